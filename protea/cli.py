@@ -1,0 +1,129 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from protea import config, display, experiment, listing, plugins
+from protea.config import Experiment
+from protea.errors import ProteaError
+
+app = typer.Typer(
+    help="Federated learning across different models and different data, by exchanging class prototypes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Config = Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)]
+Changes = Annotated[
+    list[str] | None, typer.Argument(metavar="[A.B=C]...", help="Changes, such as method.pull=1 seed=2.", show_default=False)
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Write records as JSON lines to standard output.")]
+
+
+@app.command()
+def run(
+    config_file: Config,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory, new.  [default: runs/NAME]", show_default=False)] = None,
+    beside: Annotated[
+        list[str] | None, typer.Option(help="Run this method too, on the same split.  Repeatable.", show_default=False)
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment, and keep its records in a run directory."""
+    first = config.load(config_file, changes or [])
+    experiments = [first, *(with_method(first, name) for name in beside or [])]
+    console, found = Console(stderr=as_json, quiet=quiet), []
+    for index, each in enumerate(experiments):
+        path = experiment.run_path(Path("runs"), each) if out is None else out
+        if index and out is not None:
+            path = out.with_name(f"{out.name}-{config.method_label(each.method)}")
+        with screen(console, each, quiet, as_json) as show:
+            found.append(experiment.run(each, path, watch=show.reply, on_round=show.record))
+    finish(console, found, as_json)
+
+
+@app.command()
+def resume(
+    directory: Annotated[Path, typer.Argument(help="Run directory.", show_default=False)],
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a run that was interrupted, from its newest checkpoint."""
+    console = Console(stderr=as_json, quiet=quiet)
+    each = config.load(directory / "config.toml")
+    with screen(console, each, quiet, as_json) as show:
+        result = experiment.resume(directory, watch=show.reply, on_round=show.record)
+    finish(console, [result], as_json)
+
+
+@app.command()
+def show(config_file: Config, changes: Changes = None) -> None:
+    """Show what an experiment would do: settings, who has which data, models, bytes, time.  Trains nothing."""
+    from protea import preview
+
+    preview.show(Console(), config.load(config_file, changes or []))
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="|".join(listing.LISTS), show_default=False)],
+) -> None:
+    """List methods, families, architectures, data, partitions or engines."""
+    listing.show(Console(), what)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed, what is missing, and the command that adds it."""
+    listing.doctor(Console())
+
+
+def with_method(base: Experiment, name: str) -> Experiment:
+    """The same experiment with another method at its defaults."""
+    table = config.override(config.to_table(base), [f"method.name={name}"])
+    return replace(base, method=config.read(table, f"--beside {name}").method)
+
+
+def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> display.Quiet:
+    """The display that fits where the output goes."""
+    jobs = max(1, round(each.fraction * each.clients)) + each.clients
+    kind = display.Live if console.is_terminal else display.Lines
+    if quiet or as_json:
+        kind = display.Json if as_json else display.Quiet
+    return kind(console, config.method_label(each.method), each.rounds, jobs)
+
+
+def finish(console: Console, found: list[Any], as_json: bool) -> None:
+    if as_json:
+        for result in found:
+            sys.stdout.write(json.dumps({"kind": "summary", "directory": str(result.directory), **result.summary}) + "\n")
+        return
+    display.results(console, found)
+    for result in found:
+        console.print(f"Records of {result.summary['method']}: {result.directory}", soft_wrap=True, highlight=False)
+
+
+def main() -> None:
+    """The ``protea`` command: errors of Protea's own are messages, not tracebacks."""
+    try:
+        app()
+    except ProteaError as error:
+        Console(stderr=True).print(f"[bold red]{type(error).__name__}[/]: ", end="")
+        Console(stderr=True).print(str(error), soft_wrap=True, highlight=False, markup=False)
+        raise SystemExit(2) from error
+    except KeyboardInterrupt:
+        Console(stderr=True).print("\nStopped.  Continue with: protea resume DIRECTORY", highlight=False)
+        raise SystemExit(130) from None

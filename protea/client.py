@@ -1,0 +1,135 @@
+"""A client as a method sees it: its model, its data, and what it remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from protea.data.augment import Augment
+from protea.data.samples import Samples
+from protea.errors import ClientError
+from protea.memory import Memory
+from protea.models.split import SplitModel
+from protea.rng import Streams
+from protea.server import no_models
+from protea.training import Training, batches
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+LOOK = 128  # samples per batch where nothing is trained; larger ones lose time to the allocator
+
+
+@dataclass
+class Client:
+    """What ``start_client``, ``local_update`` and ``predict`` may touch."""
+
+    id: int
+    model: SplitModel
+    train: Samples
+    classes: int
+    dim: int
+    rng: Streams
+    training: Training = field(default_factory=Training)
+    validation: Samples | None = None
+    test: Samples | None = None
+    public: Samples | None = None
+    make: Callable[[str], SplitModel] = no_models  # a further model by name; "smallest" of the family
+    augment: Augment | None = None
+    device: torch.device = torch.device("cpu")
+    round: int = 0
+    rounds: int = 1
+    memory: Memory = field(default_factory=Memory)
+    losses: list[float] = field(default_factory=list)  # of the fits of this round, for the record
+    _asides: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    def begin(self, round: int, rng: Streams) -> None:
+        """Be ready for a job of ``round``, whose draws come from ``rng``."""
+        self.round, self.rng, self.losses, self._asides = round, rng, [], {}
+
+    def fit(self, loss: Loss, *also: nn.Module, data: Samples | None = None, epochs: int | None = None) -> float:
+        """Local SGD on ``loss(x, y)`` over the model and any other modules; returns the mean loss.
+
+        Every call has its own random streams, so a method may fit several times in a round.
+        """
+        data = self.train if data is None else data
+        plan, modules = self.training, [self.model, *also]
+        lr = plan.rate(self.round, self.rounds)
+        optimizer = plan.make_optimizer((p for m in modules for p in m.parameters()), lr)
+        rng = self.rng.at("fit", len(self.losses))
+        values: list[float] = []
+        for epoch in range(plan.epochs if epochs is None else epochs):
+            order = torch.randperm(len(data), generator=rng.generator(f"batches/{epoch}"))
+            augmenting = rng.generator(f"augment/{epoch}")
+            for rows in batches(order, plan.batch):
+                x, y = data.batch(rows)
+                if self.augment is not None:
+                    x = self.augment(x, augmenting)
+                with training_mode(modules, len(rows)):
+                    value = loss(x, y)
+                values.append(value.item())
+                if not torch.isfinite(value):
+                    raise ClientError(
+                        f"client {self.id}, round {self.round}: the loss became {values[-1]} at step {len(values)} "
+                        f"(lr {lr:g}, {self.model.name}).  Try a smaller training.lr, or training.clip=10."
+                    )
+                optimizer.zero_grad()
+                value.backward()  # type: ignore[no-untyped-call]
+                if plan.clip:
+                    for module in modules:
+                        nn.utils.clip_grad_norm_(module.parameters(), plan.clip)
+                optimizer.step()
+        self.losses.append(sum(values) / len(values) if values else 0.0)
+        return self.losses[-1]
+
+    def batches(self, data: Samples | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """All of ``data`` in its own order, in batches for looking, not for training."""
+        data = self.train if data is None else data
+        for rows in torch.arange(len(data)).split(LOOK):
+            yield data.batch(rows)
+
+    @torch.no_grad()
+    def features(self, data: Samples | None = None) -> tuple[Tensor, Tensor]:
+        """Features and labels of ``data`` (the training set) under the current model."""
+        return self.outputs(self.model.features, data)
+
+    @torch.no_grad()
+    def outputs(self, of: Callable[[Tensor], Tensor], data: Samples | None = None) -> tuple[Tensor, Tensor]:
+        """``of(x)``, in evaluation mode, and labels of all ``data``."""
+        self.model.eval()
+        pairs = [(of(x), y) for x, y in self.batches(data)]
+        return torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])
+
+    @contextmanager
+    def aside(self, name: str) -> Iterator[None]:
+        """Within, draws such as dropout's come from a stream of their own, which goes on at the next use.
+
+        So a second model at work beside the client's own does not change what that one draws.
+        """
+        before = torch.get_rng_state()
+        state = self._asides.get(name)
+        torch.set_rng_state(self.rng.generator(f"aside/{name}").get_state() if state is None else state)
+        try:
+            yield
+        finally:
+            self._asides[name] = torch.get_rng_state()
+            torch.set_rng_state(before)
+
+    @property
+    def own(self) -> Tensor:
+        """Which classes the client has training samples of, a bool per class."""
+        return self.train.counts(self.classes) > 0
+
+
+@contextmanager
+def training_mode(modules: Sequence[nn.Module], size: int) -> Iterator[None]:
+    """Training mode, but for BatchNorm with its stored statistics where the batch is one sample."""
+    for module in modules:
+        module.train()
+        if size == 1:
+            for part in module.modules():
+                if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                    part.eval()
+    yield

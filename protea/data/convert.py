@@ -1,0 +1,121 @@
+"""What users bring as inputs and labels, brought to the one form that a ``Dataset`` has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protea.data.dataset import Dataset
+from protea.errors import DataError
+
+
+def inputs(x: Any, *, tokens: bool = False) -> Tensor:
+    """Images as bytes (n, c, h, w); anything else as float32, or with ``tokens`` as integers.
+
+    Bytes may be (n, h, w), (n, h, w, c) or (n, c, h, w), with 1 or 3 channels.  Where both of
+    the last two are possible, (n, c, h, w) is meant.
+    """
+    x = x if isinstance(x, Tensor) else torch.from_numpy(numeric(x))
+    x = x.detach().cpu()
+    if x.dtype != torch.uint8 or x.ndim < 3:
+        return x.to(torch.int64 if tokens else torch.float32).contiguous()
+    if x.ndim == 3:
+        return x.unsqueeze(1).contiguous()
+    if x.ndim == 4 and x.shape[1] in (1, 3):
+        return x.contiguous()
+    if x.ndim == 4 and x.shape[3] in (1, 3):
+        return x.permute(0, 3, 1, 2).contiguous()
+    raise DataError(
+        f"Images of shape {tuple(x.shape[1:])}: expected (h, w), (h, w, c) or (c, h, w) with 1 or 3 channels.\n"
+        f"  Other arrays of numbers can be given as float32."
+    )
+
+
+def numeric(x: Any) -> np.ndarray[Any, Any]:
+    numbers = np.array(x)  # a copy: torch wants to be able to write
+    if numbers.dtype.kind not in "buif":
+        raise DataError(f"The inputs are of type {numbers.dtype}; expected numbers.")
+    return numbers
+
+
+def labels(y: Any, names: Sequence[str] | None = None) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels as 0, 1, 2, ... and the names of these classes.
+
+    With ``names`` given, labels are such names, or numbers that count through them.  Without,
+    the distinct labels, sorted, are the classes; whole numbers are sorted as numbers.
+    """
+    given = array(y)
+    if given.ndim != 1:
+        raise DataError(f"Labels of shape {given.shape}: one label for each input is needed.")
+    if given.dtype.kind == "f" and np.array_equal(given, np.trunc(given)):
+        given = given.astype(np.int64)
+    if given.dtype.kind not in "buiUS":
+        raise DataError(f"The labels are of type {given.dtype}; expected whole numbers or names.")
+    text = given.dtype.kind in "US"
+    given = given.astype(str if text else np.int64)
+    if names is not None and not text:
+        return torch.from_numpy(given), tuple(map(str, names))
+    found, index = np.unique(given, return_inverse=True)
+    if names is None:
+        if text and all(name.isdecimal() and str(int(name)) == name for name in found):
+            return labels(given.astype(np.int64))
+        return torch.from_numpy(index.astype(np.int64)), tuple(map(str, found))
+    place = {str(name): number for number, name in enumerate(names)}
+    if unknown := [str(name) for name in found if str(name) not in place]:
+        raise DataError(f"The label {unknown[0]!r} is not among the classes {', '.join(place)}.")
+    codes = np.array([place[str(name)] for name in found], np.int64)
+    return torch.from_numpy(codes[index]), tuple(map(str, names))
+
+
+def dataset(
+    x: Any,
+    y: Any,
+    x_test: Any = None,
+    y_test: Any = None,
+    *,
+    names: Sequence[str] | None = None,
+    keys: Any = None,
+    keys_test: Any = None,
+    tokens: bool = False,
+) -> Dataset:
+    """The training part and the test part, if there is one, as one ``Dataset``."""
+    parts = [(x, y, keys)] if x_test is None else [(x, y, keys), (x_test, y_test, keys_test)]
+    images = [inputs(part, tokens=tokens) for part, _, _ in parts]
+    if len({(image.dtype, image.shape[1:]) for image in images}) > 1:
+        raise DataError(
+            f"The training inputs are {images[0].dtype} of shape {tuple(images[0].shape[1:])}, the test inputs "
+            f"{images[1].dtype} of shape {tuple(images[1].shape[1:])}: they must be alike."
+        )
+    for image, (_, given, whose) in zip(images, parts, strict=True):
+        if given is None or len(given) != len(image):
+            raise DataError(
+                f"{len(image)} inputs but {0 if given is None else len(given)} labels: give each input one."
+            )
+        if keys is not None and (whose is None or len(whose) != len(image)):
+            raise DataError(
+                f"{len(image)} inputs but {0 if whose is None else len(whose)} keys: give each input one."
+            )
+    y_all, names = labels(np.concatenate([array(given) for _, given, _ in parts]), names)
+    whose_all = None
+    if keys is not None:
+        whose_all = numbered(np.concatenate([array(whose) for _, _, whose in parts]))
+    tests = 0 if x_test is None else len(images[1])
+    return Dataset(torch.cat(images), y_all, names, tests, whose_all)
+
+
+def numbered(keys: Any) -> Tensor:
+    """Keys of any kind as numbers: equal where they were equal, in sorted order."""
+    keys = array(keys)
+    if keys.dtype.kind not in "buifUS" or keys.ndim != 1:
+        raise DataError(
+            f"Keys of type {keys.dtype} and shape {keys.shape}: each sample needs one number or name."
+        )
+    return torch.from_numpy(np.unique(keys, return_inverse=True)[1].astype(np.int64))
+
+
+def array(values: Any) -> np.ndarray[Any, Any]:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

@@ -1,0 +1,58 @@
+"""A data set as the sources give it: arrays, read once and shared by all clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from protea.errors import DataError
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """All samples of a source.  Images stay bytes here; clients see them normalised.
+
+    The last ``tests`` rows are the part that the source itself calls its test set.
+    """
+
+    x: Tensor  # uint8 (samples, channels, height, width), or float32 (samples, ...)
+    y: Tensor  # int64 (samples,)
+    names: tuple[str, ...]  # of the classes, in the order of their labels
+    tests: int = 0
+    keys: Tensor | None = None  # int64 (samples,): the user, site or patient that a sample is of
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y) or (self.keys is not None and len(self.keys) != len(self.y)):
+            raise DataError(
+                f"{len(self.x)} inputs but {len(self.y)} labels: one label for each input is needed."
+            )
+        if not len(self.y):
+            raise DataError("The data set is empty.")
+        if not 0 <= self.tests < len(self.y):
+            raise DataError(
+                f"{self.tests} of {len(self.y)} samples are marked as test samples: none is left to train on."
+            )
+        low, high = int(self.y.min()), int(self.y.max())
+        if low < 0 or high >= self.classes:
+            raise DataError(
+                f"Labels run from {low} to {high}; with {self.classes} classes they must be 0 to {self.classes - 1}."
+            )
+        if self.x.is_floating_point() and not torch.isfinite(self.x).all():
+            row = int((~torch.isfinite(self.x)).flatten(1).any(1).nonzero()[0])
+            raise DataError(
+                f"Input {row} holds a value that is not finite (nan or inf).  Remove or impute it."
+            )
+
+    @property
+    def classes(self) -> int:
+        return len(self.names)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        return tuple(self.x.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.y)

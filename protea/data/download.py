@@ -1,0 +1,94 @@
+"""Getting a file from its authors: checked before it gets its name, so it is whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import urllib.request
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from protea.errors import DataError
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file as its authors publish it, with the checksum they give: ``md5:...`` or ``sha256:...``."""
+
+    url: str
+    digest: str
+
+    @property
+    def name(self) -> str:
+        return self.url.rsplit("/", 1)[1]
+
+
+def fetch(remote: Remote, folder: Path) -> None:
+    """Download a file into a folder; of an archive, what is in it."""
+    partial = folder / f".{remote.name}.{os.getpid()}.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = download(remote, partial)
+        if found != remote.digest:
+            raise DataError(
+                f"{remote.url} gave a file with {found} instead of {remote.digest}: damaged on the way, or changed."
+            )
+        if remote.name.endswith((".zip", ".tgz", ".tar.gz")):
+            unpack(partial, folder)
+        else:
+            partial.replace(folder / remote.name)
+    except (OSError, http.client.HTTPException) as error:
+        raise DataError(f"{remote.url} could not be fetched into {folder}: {error}.") from error
+    finally:
+        if folder.is_dir():
+            partial.unlink(missing_ok=True)
+
+
+def download(remote: Remote, target: Path) -> str:
+    """Write what the address gives, and return its digest."""
+    algorithm = remote.digest.partition(":")[0]
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with (
+        urllib.request.urlopen(remote.url, timeout=30) as answer,
+        target.open("wb") as file,
+        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
+        size = answer.headers.get("Content-Length")
+        task = progress.add_task(remote.name, total=int(size) if size else None)
+        while chunk := answer.read(2**20):
+            file.write(chunk)
+            digest.update(chunk)
+            progress.advance(task, len(chunk))
+    return f"{algorithm}:{digest.hexdigest()}"
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack beside the place where the content is to be, and rename it into place."""
+    inside = archive.with_suffix(".unpacked")
+    inside.mkdir()
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as zipped:
+                zipped.extractall(inside)
+        else:
+            with tarfile.open(archive) as tar:
+                tar.extractall(inside, filter="data")  # refuses paths and links that lead out
+        for entry in inside.iterdir():
+            if (folder / entry.name).exists():
+                raise DataError(
+                    f"{folder / entry.name} is there already but not complete.  Remove or rename it."
+                )
+            entry.rename(folder / entry.name)
+    except (tarfile.TarError, zipfile.BadZipFile) as error:
+        raise DataError(f"The archive cannot be unpacked: {error}.") from error
+    finally:
+        shutil.rmtree(inside, ignore_errors=True)

@@ -1,0 +1,84 @@
+"""From one data set to a federation of clients that each have a share of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, is_dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protea.data.dataset import Dataset
+from protea.data.federated import Federated
+from protea.data.partition_file import Given
+from protea.data.schemes import Partition
+from protea.data.split import Share, Split, split
+from protea.errors import ConfigError
+from protea.plugins import name_of
+from protea.rng import Streams
+
+Pool = Literal["train", "all"]
+
+
+def federate(
+    dataset: Dataset,
+    clients: int,
+    partition: Partition,
+    *,
+    seed: int,
+    split: Split | None = None,
+    pool: Pool = "train",
+    public: int = 0,
+) -> Federated:
+    """Take out a public set, give each client its share of the rest, and split each share.
+
+    ``pool = "train"`` deals out the source's training part and keeps its test part for all to
+    be judged on; ``"all"`` merges the two first, as PFLlib and HtFLlib do.  A partition file
+    holds all of this already, and is taken as it is.
+    """
+    if isinstance(partition, Given):
+        return partition.restore(dataset, clients)
+    settings = split or Split()
+    streams = Streams(seed).at("data")
+    held_back = dataset.tests if pool == "train" else 0
+    rows = torch.arange(len(dataset) - held_back)
+    if not 0 <= public < len(rows):
+        raise ConfigError(
+            f"public = {public}, but there are {len(rows)} samples; some must be left for the clients."
+        )
+    shuffled = torch.randperm(len(rows), generator=streams.generator("public"))
+    public_rows = rows[shuffled[:public].sort().values]
+    rows = rows[shuffled[public:].sort().values]
+
+    labels = dataset.y[rows].numpy()
+    keys = None if dataset.keys is None else dataset.keys[rows].numpy()
+    parts = partition(labels, clients, seed, keys)
+    shares = tuple(
+        share(rows[torch.from_numpy(part)], dataset, settings, streams.at("client", client).numpy("split"))
+        for client, part in enumerate(parts)
+    )
+    test = torch.arange(len(dataset) - held_back, len(dataset))
+    if not held_back:
+        test = torch.cat([part.test for part in shares]).sort().values
+    options = asdict(partition) if is_dataclass(partition) and not isinstance(partition, type) else {}
+    made = {
+        "partition": {"kind": name_of("partitions", type(partition)), **options},
+        "split": asdict(settings),
+        "pool": pool,
+        "public": public,
+        "seed": seed,
+    }
+    return Federated(dataset, shares, public_rows, test, made)
+
+
+def share(rows: Tensor, dataset: Dataset, settings: Split, random: np.random.Generator) -> Share:
+    """One client's rows, split."""
+    keys = None
+    if settings.by_key:
+        if dataset.keys is None:
+            raise ConfigError("split: by_key is set, but this source does not say whose each sample is.")
+        keys = dataset.keys[rows].numpy()
+    return Share(
+        *(rows[torch.from_numpy(part)] for part in split(dataset.y[rows].numpy(), settings, random, keys))
+    )

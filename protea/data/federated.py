@@ -1,0 +1,80 @@
+"""A data set and whose its rows are."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protea.data.dataset import Dataset
+from protea.data.split import Share
+
+Part = Literal["all", "train", "validation", "test"]
+
+
+@dataclass(frozen=True)
+class Federated:
+    """A data set and whose its rows are.
+
+    ``public`` rows belong to everybody and to no client.  ``test`` is the shared global test
+    set: the source's own, or where it has none or its parts were merged, all clients' test
+    rows together.  ``made`` says how, for the records of a run.
+    """
+
+    dataset: Dataset
+    shares: tuple[Share, ...]
+    public: Tensor
+    test: Tensor
+    made: Mapping[str, object] = field(default_factory=dict)
+
+    def rows(self, client: int, part: Part = "all") -> Tensor:
+        share = self.shares[client]
+        if part == "all":
+            return torch.cat([share.train, share.validation, share.test])
+        return {"train": share.train, "validation": share.validation, "test": share.test}[part]
+
+    def class_counts(self, part: Part = "all") -> Tensor:
+        """How many samples of each class each client has: (clients, classes)."""
+        labels, classes = self.dataset.y, self.dataset.classes
+        counts = [
+            labels[self.rows(client, part)].bincount(minlength=classes) for client in range(len(self.shares))
+        ]
+        return torch.stack(counts)
+
+    def majority(self) -> float:
+        """Accuracy on the clients' test rows of always answering the client's commonest training class.
+
+        Size-weighted, and nan where no client has test rows.  An accuracy near this one says little.
+        """
+        train, test = self.class_counts("train").numpy(), self.class_counts("test").numpy()
+        right = np.take_along_axis(test, train.argmax(1, keepdims=True), 1).sum()
+        return float(right / test.sum()) if test.sum() else float("nan")
+
+    def save_partition(self, path: Path | str) -> None:
+        """Write whose the rows are to a JSON file, for ``partition = { kind = "file", path = ... }``.
+
+        It is written under another name and then renamed, so that it is whole or not there.
+        """
+        path = Path(path)
+        content = {
+            "format": "protea-partition-1",
+            "made": dict(self.made),
+            "samples": len(self.dataset),
+            "class_counts": self.class_counts().tolist(),
+            "clients": [{name: rows.tolist() for name, rows in vars(share).items()} for share in self.shares],
+            "public": self.public.tolist(),
+            "test": self.test.tolist(),
+        }
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)

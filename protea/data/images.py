@@ -1,0 +1,56 @@
+"""Image files, read into one array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from protea.errors import DataError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+
+Mode = Literal["RGB", "L"]
+
+
+def read(paths: Sequence[Path], size: int | None = None, mode: Mode = "RGB") -> Tensor:
+    """Bytes (n, c, h, w); ``size`` scales each image to a square, otherwise all must be alike."""
+    if not paths:
+        return torch.empty(0, dtype=torch.uint8)
+    first = read_one(paths[0], size, mode)
+    images = np.empty((len(paths), *first.shape), np.uint8)
+
+    def place(row: int) -> None:
+        image = read_one(paths[row], size, mode)
+        if image.shape != first.shape:
+            raise DataError(
+                f"{paths[row]} is {image.shape[1]} x {image.shape[0]} pixels, {paths[0]} is {first.shape[1]} x "
+                f"{first.shape[0]}.  Set size to scale all images to one size."
+            )
+        images[row] = image
+
+    with ThreadPoolExecutor() as pool:  # decoding does not hold Python's lock
+        for _ in pool.map(place, range(len(paths))):
+            pass
+    return torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+
+
+def read_one(path: Path, size: int | None, mode: Mode) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Height, width, channels."""
+    try:
+        with Image.open(path) as opened:
+            image = opened.convert(mode)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(
+            f"{path} cannot be read as an image: {error}.  Remove it, or get it again."
+        ) from error
+    if size is not None:
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    array = np.asarray(image)
+    return array if array.ndim == 3 else array[:, :, None]

@@ -1,0 +1,69 @@
+"""The rows of a data set as one client sees them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from protea.data.dataset import Dataset
+
+BUDGET = 64 * 2**20  # bytes of floats that a client may keep; larger ones are made batch by batch
+
+
+class Samples:
+    """Some rows of a shared data set, normalised when they are asked for.
+
+    The data set keeps images as bytes, once for all clients.  A client whose floats fit the
+    budget keeps them from its first batch until ``release``; the values are the same either way.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        index: Tensor | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        budget: int = BUDGET,
+    ) -> None:
+        self.dataset = dataset
+        self.index = torch.arange(len(dataset)) if index is None else index
+        self.device = torch.device(device)
+        self.y = dataset.y[self.index].to(self.device)
+        row_bytes = dataset.x[0].numel() * max(4, dataset.x.element_size() * (dataset.x.dtype != torch.uint8))
+        self._keeps = len(self) * row_bytes <= budget
+        self._kept: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        return self.dataset.shape
+
+    def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the rows numbered so, from 0 to ``len(self) - 1``."""
+        y = self.y[rows.to(self.device)]
+        if not self._keeps:
+            return self._inputs(self.index[rows.to(self.index.device)]), y
+        if self._kept is None:
+            self._kept = self._inputs(self.index)
+        return self._kept[rows.to(self.device)], y
+
+    def counts(self, classes: int) -> Tensor:
+        """How many samples of each class there are."""
+        return self.y.bincount(minlength=classes)
+
+    def release(self) -> None:
+        """Forget the floats; the next batch makes them again."""
+        self._kept = None
+
+    def _inputs(self, index: Tensor) -> Tensor:
+        return normalise(self.dataset.x[index].to(self.device))
+
+
+def normalise(x: Tensor) -> Tensor:
+    """Bytes to floats from -1 to 1, as the reference codes do; floats are left as they are."""
+    if x.dtype != torch.uint8:
+        return x
+    return x.to(torch.float32).div_(255).sub_(0.5).div_(0.5)

@@ -1,0 +1,84 @@
+"""The partitions of ``protea.data.partition`` as settings: ``partition = { kind = "dirichlet", alpha = 0.1 }``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy.typing as npt
+from pydantic import PositiveFloat, PositiveInt
+
+from protea.data import partition
+from protea.data.partition import Dialect, Positions
+from protea.errors import ConfigError
+
+Array = npt.NDArray[Any]
+
+
+class Partition(Protocol):
+    def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None) -> list[Positions]: ...
+
+
+@dataclass(frozen=True)
+class Iid:
+    def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
+        return partition.iid(labels, clients, seed=seed)
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    alpha: PositiveFloat = 0.1
+    dialect: Dialect = "protea"
+    least: PositiveInt | None = None
+
+    def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
+        return partition.dirichlet(
+            labels, clients, alpha=self.alpha, seed=seed, dialect=self.dialect, least=self.least
+        )
+
+
+@dataclass(frozen=True)
+class Pathological:
+    classes_per_client: PositiveInt = 2
+    dialect: Dialect = "protea"
+    balanced: bool = False
+
+    def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
+        return partition.pathological(
+            labels,
+            clients,
+            classes_per_client=self.classes_per_client,
+            seed=seed,
+            dialect=self.dialect,
+            balanced=self.balanced,
+        )
+
+
+@dataclass(frozen=True)
+class Shards:
+    shards_per_client: PositiveInt = 2
+
+    def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
+        return partition.shards(labels, clients, shards_per_client=self.shards_per_client, seed=seed)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    alpha: PositiveFloat = 0.5
+    least: PositiveInt | None = None
+
+    def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
+        return partition.quantity(labels, clients, alpha=self.alpha, seed=seed, least=self.least)
+
+
+@dataclass(frozen=True)
+class ByKey:
+    """One client per user, site or patient of the source."""
+
+    def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
+        if keys is None:
+            raise ConfigError(
+                "by-key: this source does not say whose each sample is.\n"
+                "  Name the column (key = ... for csv), give keys (npz, arrays), or choose another partition."
+            )
+        return partition.by_key(keys, clients, seed=seed)

@@ -1,0 +1,47 @@
+"""Oxford 102 Flowers: 8,189 photographs.  Nilsback and Zisserman, 2008."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+from scipy.io import loadmat  # type: ignore[import-untyped]
+
+from protea.data import files, images
+from protea.data.dataset import Dataset
+from protea.data.download import Remote
+from protea.errors import DataError
+
+SITE = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102"
+REMOTES = [
+    Remote(f"{SITE}/setid.mat", "md5:a5357ecc9cb78c4bef273ce3793fc85c"),
+    Remote(f"{SITE}/imagelabels.mat", "md5:e0620be6f572b9609742df49c70aed4d"),
+    Remote(f"{SITE}/102flowers.tgz", "md5:52808999861908f626f3c1f4e79d11fa"),
+]
+
+
+@dataclass(frozen=True)
+class Flowers102:
+    """The official training and validation images (1,020 each) are the training part, 6,149 the test part."""
+
+    size: PositiveInt = 64
+
+    def load(self) -> Dataset:
+        places = ("flowers102", "flowers-102", "102flowers")
+        folder = files.find("flowers102", places, ("jpg", "imagelabels.mat", "setid.mat"), REMOTES)
+        try:
+            labels = loadmat(folder / "imagelabels.mat")["labels"].ravel().astype(np.int64)
+            sets = loadmat(folder / "setid.mat")
+            train, valid, test = (sets[name].ravel() for name in ("trnid", "valid", "tstid"))
+        except Exception as error:  # scipy lets whatever its parser stumbles over come through
+            raise DataError(f"{folder}: imagelabels.mat or setid.mat is damaged ({error!r}).") from error
+        ids = np.concatenate([train, valid, test]).astype(np.int64)  # images and classes count from 1
+        if ids.min() < 1 or ids.max() > len(labels):
+            raise DataError(
+                f"{folder}: setid.mat names images 1 to {ids.max()}; imagelabels.mat has {len(labels)}."
+            )
+        x = images.read([folder / "jpg" / f"image_{id:05d}.jpg" for id in ids], size=self.size)
+        y = torch.from_numpy(labels[ids - 1] - 1)
+        return Dataset(x, y, tuple(str(name) for name in range(1, 103)), tests=len(test))

@@ -1,0 +1,45 @@
+"""A user's own images, one folder for each class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import PositiveInt
+
+from protea.data import files, images
+from protea.data.dataset import Dataset
+from protea.errors import DataError
+
+
+@dataclass(frozen=True)
+class Folder:
+    """``path/<class>/<image>``, or ``path/train/<class>/<image>`` with ``path/test/...`` beside it.
+
+    ``size`` scales each image to a square of so many pixels; without it all must be alike.
+    ``mode`` is RGB or L (grey).
+    """
+
+    path: str
+    size: PositiveInt | None = None
+    mode: images.Mode = "RGB"
+
+    def load(self) -> Dataset:
+        root = files.own(self.path)
+        if not root.is_dir():
+            raise DataError(f"{root} is not a folder.  Expected one with a folder of images for each class.")
+        parted = (root / "train").is_dir() and (root / "test").is_dir()
+        train, test = (listed(root / "train"), listed(root / "test")) if parted else (listed(root), [])
+        if not train:
+            raise DataError(
+                f"{root} has no images.  Expected {root}/<class>/<image> with {', '.join(images.SUFFIXES)}."
+            )
+        names = sorted({path.parent.name for path in train + test})
+        number = {name: label for label, name in enumerate(names)}
+        y = torch.tensor([number[path.parent.name] for path in train + test])
+        return Dataset(images.read(train + test, self.size, self.mode), y, tuple(names), tests=len(test))
+
+
+def listed(root: Path) -> list[Path]:
+    return sorted(path for path in root.glob("*/*") if path.suffix.lower() in images.SUFFIXES)

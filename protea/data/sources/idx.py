@@ -1,0 +1,89 @@
+"""MNIST and those that share its four idx files, plain or as .gz."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from protea.data import files
+from protea.data.dataset import Dataset
+from protea.data.download import Remote
+from protea.errors import DataError
+
+FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+
+@dataclass(frozen=True)
+class FashionMNIST:
+    """Clothes, 28 x 28, 60,000 and 10,000.  Xiao, Rasul, Vollgraf, https://arxiv.org/abs/1708.07747"""
+
+    def load(self) -> Dataset:
+        site = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+        digests = (
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "bb300cfdad3c16e7a12a480ee83cd310",
+        )
+        names = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot".split(",")
+        folder = files.find(
+            "fashion-mnist", ("fashion-mnist", "FashionMNIST/raw"), FILES, remotes(site, digests)
+        )
+        return read(folder, tuple(names))
+
+
+@dataclass(frozen=True)
+class MNIST:
+    """Handwritten digits, 28 x 28, 60,000 and 10,000.  LeCun, Cortes, Burges."""
+
+    def load(self) -> Dataset:
+        site = (
+            "https://ossci-datasets.s3.amazonaws.com/mnist"  # the authors' own no longer gives it to programs
+        )
+        digests = (
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+        )
+        folder = files.find("mnist", ("mnist", "MNIST/raw"), FILES, remotes(site, digests))
+        return read(folder, tuple("0123456789"))
+
+
+def remotes(site: str, digests: tuple[str, ...]) -> list[Remote]:
+    return [Remote(f"{site}/{file}.gz", f"md5:{digest}") for file, digest in zip(FILES, digests, strict=True)]
+
+
+def read(folder: Path, names: tuple[str, ...]) -> Dataset:
+    x, y, x_test, y_test = (read_idx(files.present(folder, file) or folder / file) for file in FILES)
+    for part, images, labels in (("train", x, y), ("t10k", x_test, y_test)):
+        if images.ndim != 3 or labels.shape != images.shape[:1]:
+            raise DataError(f"{folder}: the {part} images are {images.shape}, the labels {labels.shape}.")
+    images = torch.from_numpy(np.concatenate([x, x_test])[:, None])
+    labels = torch.from_numpy(np.concatenate([y, y_test]).astype(np.int64))
+    return Dataset(images, labels, names, tests=len(y_test))
+
+
+def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """An array of bytes: two zeros, 8 for bytes, the number of dimensions, each dimension in 4 bytes, the data."""
+    raw = files.content(path)
+    if len(raw) < 4 or raw[:3] != b"\0\0\x08":
+        raise DataError(
+            f"{path} is not an idx file of bytes: it begins with {raw[:4].hex(' ') or 'nothing'}."
+        )
+    start = 4 + 4 * raw[3]
+    shape = tuple(np.frombuffer(raw[4:start], ">u4").tolist()) if len(raw) >= start else ()
+    if len(raw) != start + int(np.prod(shape)):
+        raise DataError(
+            f"{path} is damaged or cut short: {len(raw)} bytes, of which it says it holds {shape}."
+        )
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)

@@ -1,0 +1,54 @@
+"""A user's own arrays in a NumPy .npz file."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from protea.data import convert, files
+from protea.data.dataset import Dataset
+from protea.errors import DataError, nearest
+
+FIELDS = ("x", "y", "names", "keys", "x_test", "y_test", "keys_test")
+
+
+@dataclass(frozen=True)
+class Npz:
+    """Inputs ``x`` and labels ``y``, and if wanted ``names`` of the classes, ``keys`` and a test part.
+
+    ``x`` and ``y`` may be all that ``Arrays`` takes.  Pickled objects are never read.
+    """
+
+    path: str
+    tokens: bool = False
+
+    def load(self) -> Dataset:
+        fields = self.fields()
+        names = fields.pop("names", None)
+        return convert.dataset(**fields, names=None if names is None else names.tolist(), tokens=self.tokens)
+
+    def fields(self) -> dict[str, Any]:
+        path = files.own(self.path)
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                if isinstance(stored, np.ndarray):
+                    raise DataError(f"{path} is a single array.  Save with numpy.savez(path, x=..., y=...).")
+                for name in stored.files:
+                    if name not in FIELDS:
+                        raise DataError(f"{path} has a field {name!r}.  {nearest(name, FIELDS)}")
+                fields = {name: stored[name] for name in stored.files}
+        except ValueError as error:
+            raise DataError(
+                f"{path} holds pickled objects or is not an .npz file ({error}).  Pickles can run any code and are "
+                f"never read.\n  Save plain arrays: numpy.savez(path, x=..., y=...), with dtype numbers or str, not object."
+            ) from error
+        except (OSError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(f"{path} is damaged or not an .npz file: {error}.") from error
+        if missing := [name for name in ("x", "y") if name not in fields]:
+            raise DataError(
+                f"{path} has no field {missing[0]!r}.  It needs x and y: numpy.savez(path, x=..., y=...)."
+            )
+        return fields

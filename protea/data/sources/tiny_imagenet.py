@@ -1,0 +1,55 @@
+"""Tiny-ImageNet, as the Stanford course CS231n gives it out: 200 classes, images of 64 x 64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from protea.data import files, images
+from protea.data.dataset import Dataset
+from protea.data.download import Remote
+from protea.errors import DataError
+
+REMOTE = Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de")
+
+
+@dataclass(frozen=True)
+class TinyImageNet:
+    """The folder train/ (100,000) is the training part, val/ (10,000) the test part; test/ has no labels."""
+
+    def load(self) -> Dataset:
+        places = ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200")
+        folder = files.find("tiny-imagenet", places, ("train", "val/val_annotations.txt"), [REMOTE])
+        ids = sorted(place.name for place in (folder / "train").iterdir() if place.is_dir())
+        train = [
+            (path, id) for id in ids for path in sorted((folder / "train" / id / "images").glob("*.JPEG"))
+        ]
+        test = validation(folder / "val")
+        paths, labels = zip(*train, *test, strict=True)
+        number = {id: label for label, id in enumerate(ids)}
+        if unknown := set(labels) - set(ids):
+            raise DataError(
+                f"{folder}: val/val_annotations.txt has {min(unknown)}, for which train/ has no folder."
+            )
+        y = torch.tensor([number[id] for id in labels])
+        words = class_words(folder / "words.txt")
+        return Dataset(images.read(paths), y, tuple(words.get(id, id) for id in ids), tests=len(test))
+
+
+def validation(folder: Path) -> list[tuple[Path, str]]:
+    """Lines of file name, class id and a box, parted by tabs."""
+    lines = (folder / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
+    cells = [line.split("\t") for line in lines if line]
+    if short := next((line for line in cells if len(line) < 2), None):
+        raise DataError(
+            f"{folder / 'val_annotations.txt'} is damaged: expected a file and a class in {short}."
+        )
+    return [(folder / "images" / line[0], line[1]) for line in cells]
+
+
+def class_words(path: Path) -> dict[str, str]:
+    """What each class id means, if the list is there."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {id: words for id, tab, words in (line.partition("\t") for line in lines) if tab}

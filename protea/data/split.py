@@ -1,0 +1,112 @@
+"""A client's own samples, split into those it trains on, those it chooses by, and those it is judged on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from torch import Tensor
+
+from protea.data.partition import Positions
+from protea.errors import ConfigError
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rows of the data set that one client has, by what they are for."""
+
+    train: Tensor  # int64, as the others
+    validation: Tensor
+    test: Tensor
+
+
+@dataclass(frozen=True)
+class Split:
+    """How large the parts of each client's samples are; what is left is for training.
+
+    ``stratify`` gives every part its share of every class; without it the samples are just
+    shuffled, as in the reference codes, and a class may be in the test part only.  ``by_key``
+    keeps all samples of a key in one part, for sources that have keys; classes then fall as
+    they may.
+    """
+
+    test: Fraction = 0.2
+    validation: Fraction = 0.1
+    stratify: bool = True
+    by_key: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.test, self.validation) < 0 or self.test + self.validation >= 1:
+            raise ConfigError(
+                f"split: test = {self.test} and validation = {self.validation} leave nothing to train on.\n"
+                f"  Both must be 0 or more, and their sum less than 1."
+            )
+
+
+def split(
+    labels: npt.NDArray[Any],
+    settings: Split,
+    random: np.random.Generator,
+    keys: npt.NDArray[Any] | None = None,
+) -> tuple[Positions, Positions, Positions]:
+    """Positions for training, validation and test.
+
+    A client with two samples or more has one to test on, wherever that leaves it one to train
+    on.  Stratified, the last sample of a class always stays in training.  With ``keys``, all
+    samples of a key stay together.
+    """
+    if keys is not None:
+        return split_keys(keys, settings, random)
+    groups = np.zeros(len(labels), np.int64)
+    if settings.stratify:
+        groups = np.unique(labels, return_inverse=True)[1]
+    sizes = np.bincount(groups)
+    tests = quotas(sizes, settings.test, sizes - 1, random, at_least=1)
+    validations = quotas(sizes, settings.validation, sizes - 1 - tests, random)
+    order = random.permutation(len(labels))
+    parts: tuple[list[Positions], ...] = ([], [], [])
+    for group, (test, validation) in enumerate(zip(tests, validations, strict=True)):
+        members = order[groups[order] == group]
+        for part, piece in zip(parts, np.split(members, [test, test + validation]), strict=True):
+            part.append(piece)
+    test_part, validation_part, train_part = (np.sort(np.concatenate(part)) for part in parts)
+    return train_part, validation_part, test_part
+
+
+def quotas(
+    sizes: Positions, fraction: float, room: Positions, random: np.random.Generator, at_least: int = 0
+) -> Positions:
+    """How many of each group to take, so that the total is right and no group gives more than it has room for."""
+    if not fraction:
+        return np.zeros_like(sizes)
+    goal = min(max(at_least, int(fraction * sizes.sum() + 0.5)), int(room.sum()))
+    taken = np.minimum(np.floor(fraction * sizes).astype(np.int64), room)
+    order = random.permutation(len(sizes))  # among groups equally far from their due, any
+    while taken.sum() < goal:
+        due = np.where(taken < room, fraction * sizes - taken, -np.inf)
+        taken[order[due[order].argmax()]] += 1
+    return taken
+
+
+def split_keys(
+    keys: npt.NDArray[Any], settings: Split, random: np.random.Generator
+) -> tuple[Positions, Positions, Positions]:
+    """Whole keys, in random order, to the test part until it is about large enough; then validation."""
+    names, index, sizes = np.unique(keys, return_inverse=True, return_counts=True)
+    order = random.permutation(len(names))
+    reached = np.concatenate([[0], np.cumsum(sizes[order])]) / len(keys)
+    tests = min(int(np.abs(reached - settings.test).argmin()), len(names) - 1)
+    others = min(int(np.abs(reached - settings.test - settings.validation).argmin()), len(names) - 1)
+    place = np.empty(len(names), np.int64)
+    place[order] = np.arange(len(names))
+    rank = place[index]
+    return (
+        np.flatnonzero(rank >= others),
+        np.flatnonzero((rank >= tests) & (rank < others)),
+        np.flatnonzero(rank < tests),
+    )

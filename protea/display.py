@@ -1,0 +1,135 @@
+"""What a run shows while it goes on: a live display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from protea.engines import Reply
+from protea.experiment import Result
+from protea.federation import Record
+
+
+class Quiet:
+    """Shows nothing.  Also the frame of the others."""
+
+    def __init__(self, console: Console, title: str, rounds: int, jobs: int) -> None:
+        self.console, self.title, self.rounds, self.jobs = console, title, rounds, jobs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return None
+
+    def reply(self, reply: Reply) -> None: ...
+
+    def record(self, record: Record) -> None: ...
+
+
+class Lines(Quiet):
+    """One line per round, for log files."""
+
+    def __init__(self, console: Console, title: str, rounds: int, jobs: int) -> None:
+        super().__init__(console, title, rounds, jobs)
+        self.started = time.perf_counter()
+        self.done = 0
+
+    def record(self, record: Record) -> None:
+        self.done += 1
+        passed = time.perf_counter() - self.started
+        left = passed / self.done * (self.rounds - record.round)
+        self.console.print(
+            f"{self.title}  round {record.round}/{self.rounds}  loss {percent(record.loss, 1):>6}  "
+            f"accuracy {percent(record.accuracy)}  {passed:.0f} s, about {left:.0f} s left",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
+class Json(Quiet):
+    """The lines of ``metrics.jsonl`` on standard output."""
+
+    def record(self, record: Record) -> None:
+        for line in record.lines():
+            sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+
+
+class Live(Quiet):
+    """Rounds, clients of the current round, accuracy, and time left."""
+
+    def __init__(self, console: Console, title: str, rounds: int, jobs: int) -> None:
+        super().__init__(console, title, rounds, jobs)
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.all = self.progress.add_task(title, total=rounds, note="rounds")
+        self.each = self.progress.add_task("  this round", total=jobs, note="client jobs")
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.progress.update(self.each, visible=False)
+        self.progress.stop()
+
+    def reply(self, reply: Reply) -> None:
+        self.progress.advance(self.each)
+
+    def record(self, record: Record) -> None:
+        note = f"rounds  accuracy {percent(record.accuracy)}" if record.accuracy is not None else "rounds"
+        self.progress.update(self.all, completed=record.round, note=note)
+        self.progress.reset(self.each)
+
+
+def percent(value: float | None, scale: int = 100) -> str:
+    """``83.1`` of 0.831; a dash where there is nothing."""
+    if value is None:
+        return "-"
+    return f"{scale * value:.1f} %" if scale == 100 else f"{value:.3f}"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def results(console: Console, found: Sequence[Result]) -> None:
+    """The final table: each run, and the majority-class predictor on the same split."""
+    table = Table(title="Accuracy on the clients' own test samples, after the last round", title_justify="left")
+    table.add_column("method")
+    for name in ("own rule", "by head", "mean of clients", "best round", "sent up", "sent down", "time"):
+        table.add_column(name, justify="right")
+    for result in found:
+        s: dict[str, Any] = result.summary
+        best = s["best"] or {"accuracy": None, "round": "-"}
+        rule = s["test"].get("method", {}).get("uniform")
+        head = s["test"].get("head", {}).get("weighted")
+        table.add_row(
+            s["method"], percent(s["accuracy"]), percent(head), percent(rule),
+            f"{percent(best['accuracy'])} ({best['round']})",
+            size(s["bytes_up"]), size(s["bytes_down"]), f"{s['cost']['seconds']:.1f} s",
+        )  # fmt: skip
+    table.add_row("majority class", percent(found[0].summary["majority"]), "", "", "", "0 B", "0 B", "")
+    console.print(table)

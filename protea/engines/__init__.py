@@ -1,0 +1,68 @@
+"""Engines carry jobs to clients and replies back.  A method cannot tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from protea.payload import Named
+
+Task = Literal["train", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One task for one client.  ``down`` is a packed payload, empty if there is none."""
+
+    task: Task
+    round: int
+    client: int
+    down: Named = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of a job.  A client that fails is a value too: ``error`` says how."""
+
+    client: int
+    up: Named = field(default_factory=dict)
+    samples: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: str | None = None
+
+
+Watch = Callable[[Reply], None]
+
+
+def ignore(reply: Reply) -> None:
+    """Watch nothing."""
+
+
+class Engine(Protocol):
+    def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
+        """Run the jobs; one reply each, ordered by client.  ``watch`` sees replies as they come."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Write the state of every client that has one."""
+        ...
+
+    def load(self, directory: Path) -> None:
+        """Let clients go on from what :meth:`save` wrote."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """``[engine]`` of an experiment."""
+
+    name: str = "processes"
+    workers: NonNegativeInt = 0  # processes; 0 for one per core
+    threads: PositiveInt = 1  # of torch, in each worker and on the server

@@ -1,0 +1,29 @@
+"""One process, one client after another.  For debugging, and as the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from protea.engines import EngineSettings, Job, Reply, Watch, ignore
+from protea.worker import Worker
+
+
+class Inline:
+    def __init__(self, worker: Worker, settings: EngineSettings | None = None) -> None:
+        self.worker = worker
+
+    def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
+        replies = []
+        for job in sorted(jobs, key=lambda job: job.client):
+            replies.append(self.worker.run(job))
+            watch(replies[-1])
+        return replies
+
+    def save(self, directory: Path) -> None:
+        self.worker.save(directory)
+
+    def load(self, directory: Path) -> None:
+        self.worker.load(directory)
+
+    def close(self) -> None: ...

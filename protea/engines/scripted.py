@@ -1,0 +1,41 @@
+"""Clients that follow a script: test the server side of a method without training anything.
+
+    engine = Scripted(lambda job: Prototypes.of(features[job.client], labels[job.client], classes=3))
+    for record in Federation(MyMethod(), engine, server, clients=2, rounds=5).run(): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from protea.engines import Job, Reply, Watch, ignore
+from protea.payload import Payload, pack
+
+Script = Callable[[Job], Payload | Reply | None]
+
+
+class Scripted:
+    """Answers each job with what ``script(job)`` says: an upload, or a whole reply.
+
+    ``jobs`` keeps what was asked, in order.
+    """
+
+    def __init__(self, script: Script, samples: int = 1) -> None:
+        self.script, self.samples = script, samples
+        self.jobs: list[Job] = []
+
+    def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
+        replies = []
+        for job in sorted(jobs, key=lambda job: job.client):
+            self.jobs.append(job)
+            said = self.script(job)
+            replies.append(said if isinstance(said, Reply) else Reply(job.client, pack(said), self.samples))
+            watch(replies[-1])
+        return replies
+
+    def save(self, directory: Path) -> None: ...
+
+    def load(self, directory: Path) -> None: ...
+
+    def close(self) -> None: ...

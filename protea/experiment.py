@@ -1,0 +1,204 @@
+"""From an experiment to its records: put the parts together, run, keep what happened."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protea import plugins
+from protea.config import Experiment, check, dump, load, method_label
+from protea.data.federate import federate
+from protea.engines import Engine, Watch, ignore
+from protea.errors import ConfigError
+from protea.federation import Federation, Record
+from protea.recipe import Recipe
+from protea.rng import Streams
+from protea.runs import checkpoint
+from protea.runs.store import Run, fresh
+from protea.worker import Worker
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave.  ``directory`` is where it left its traces, if it was told to."""
+
+    experiment: Experiment
+    records: list[Record]
+    summary: dict[str, Any]
+    directory: Path | None
+
+    @property
+    def accuracy(self) -> float:
+        """After the last round, by the method's own rule, every test sample counting once."""
+        return float(self.summary["accuracy"])
+
+
+def prepare(experiment: Experiment) -> Recipe:
+    """Load and share out the data, and try every model once: what cannot work fails here."""
+    check(experiment)
+    data = experiment.data
+    seed = experiment.seed if data.seed is None else data.seed
+    federated = federate(
+        data.source.load(),
+        experiment.clients,
+        data.partition,
+        split=data.split,
+        pool=data.pool,
+        public=data.public,
+        seed=seed,
+    )
+    recipe = Recipe(
+        federated,
+        models=experiment.models,
+        training=experiment.training,
+        augment=data.augment if data.augment.crop or data.augment.flip else None,
+        rounds=experiment.rounds,
+        device=device(experiment.device),
+    )
+    with Streams(experiment.seed).default("try"):
+        for member in dict.fromkeys(recipe.members):
+            recipe.make(member)
+    return recipe
+
+
+def rounds(experiment: Experiment, watch: Watch = ignore) -> Iterator[Record]:
+    """Run the experiment and yield one record per round; nothing is written."""
+    recipe = prepare(experiment)
+    with closing(open_engine(experiment, recipe)) as engine:
+        yield from federation(experiment, recipe, engine, watch).run()
+
+
+def run(
+    experiment: Experiment,
+    out: Path | str | None = None,
+    *,
+    watch: Watch = ignore,
+    on_round: Callable[[Record], None] = lambda record: None,
+) -> Result:
+    """Run the experiment to its end; with ``out``, in that new directory."""
+    recipe = prepare(experiment)
+    directory = None
+    if out is not None:
+        directory = Run.create(Path(out), dump(experiment), environment(experiment))
+        recipe.data.save_partition(directory.path / "partition.json")
+    return _run(experiment, recipe, directory, watch, on_round)
+
+
+def resume(
+    path: Path, *, watch: Watch = ignore, on_round: Callable[[Record], None] = lambda record: None
+) -> Result:
+    """Continue a run from its newest complete checkpoint, to the same end as if it had never stopped."""
+    directory = Run.open(path)
+    if directory.summary() is not None:
+        raise ConfigError(f"{path} has ended: there is nothing to continue.  Its numbers are in summary.json.")
+    experiment = load(path / "config.toml")
+    return _run(experiment, prepare(experiment), directory, watch, on_round)
+
+
+def _run(
+    experiment: Experiment, recipe: Recipe, directory: Run | None, watch: Watch, on_round: Callable[[Record], None]
+) -> Result:
+    records = []
+    with closing(open_engine(experiment, recipe)) as engine:
+        loop = federation(experiment, recipe, engine, watch)
+        if directory is not None:
+            checkpoint.load(directory.path / "checkpoints", loop)
+            directory.cut(loop.server.round)
+            records = Record.read(directory.metrics())
+        for record in loop.run():
+            records.append(record)
+            if directory is not None:
+                directory.append(record.lines())
+                if record.round % experiment.checkpoint.every == 0 or record.round == experiment.rounds:
+                    checkpoint.save(directory.path / "checkpoints", loop, experiment.checkpoint.keep)
+            on_round(record)
+    summary = summarise(experiment, records, recipe.data.majority())
+    if directory is not None:
+        directory.finish(summary)
+    return Result(experiment, records, summary, directory.path if directory else None)
+
+
+def open_engine(experiment: Experiment, recipe: Recipe) -> Engine:
+    settings = experiment.engine
+    worker = Worker(experiment.method, recipe, experiment.seed, settings.threads)
+    engine: Engine = plugins.find("engines", settings.name)(worker, settings)
+    return engine
+
+
+def federation(experiment: Experiment, recipe: Recipe, engine: Engine, watch: Watch = ignore) -> Federation:
+    return Federation(
+        method=experiment.method,
+        engine=engine,
+        server=recipe.server(experiment.seed),
+        clients=experiment.clients,
+        rounds=experiment.rounds,
+        fraction=experiment.fraction,
+        evaluation=experiment.evaluation,
+        failures=experiment.failures,
+        min_replies=experiment.min_replies,
+        threads=experiment.engine.threads,
+        test=recipe.samples(recipe.data.test),
+        watch=watch,
+    )
+
+
+def summarise(experiment: Experiment, records: list[Record], majority: float) -> dict[str, Any]:
+    """The headline numbers and how they were made."""
+    scored = [record for record in records if record.test]
+    last = scored[-1] if scored else None
+    best = max(scored, key=lambda record: record.test["method"].weighted, default=None)
+    return {
+        "method": method_label(experiment.method),
+        "rounds": records[-1].round if records else 0,
+        "accuracy": last.accuracy if last else None,
+        "test": {rule: asdict(score) for rule, score in last.test.items()} if last else {},
+        "best": {"round": best.round, "accuracy": best.accuracy} if best else None,
+        "server": last.server if last else None,
+        "majority": None if math.isnan(majority) else majority,
+        "bytes_up": sum(record.bytes_up for record in records),
+        "bytes_down": sum(record.bytes_down for record in records),
+        "failures": sum(len(record.failures) for record in records),
+        "cost": {"seconds": sum(sum(record.cost.values()) for record in records)},
+    }
+
+
+def run_path(parent: Path, experiment: Experiment) -> Path:
+    """``runs/digits-fedproto-s1-4f2a``: what was run, and a mark of all its settings."""
+    text = dump(experiment)
+    source = plugins.name_of("sources", type(experiment.data.source)).rpartition(":")[2].lower()
+    mark = hashlib.blake2b(text.encode(), digest_size=2).hexdigest()
+    return fresh(parent, f"{source}-{method_label(experiment.method)}-s{experiment.seed}-{mark}")
+
+
+def environment(experiment: Experiment) -> dict[str, Any]:
+    packages = ("protea", "torch", "numpy", "scikit-learn", "safetensors")
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "device": device(experiment.device),
+        "threads": experiment.engine.threads,
+        "versions": {name: version(name) for name in packages},
+    }
+
+
+def device(name: str) -> str:
+    """The device that is used; ``auto`` is the fastest there is."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not there[name]:
+        raise ConfigError(f"device is {name!r}, which torch does not find on this machine.  Set device=cpu or auto.")
+    return name

@@ -1,0 +1,211 @@
+"""The round loop.  Read this file first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from protea.client import LOOK
+from protea.data.samples import Samples
+from protea.engines import Engine, Job, Reply, Task, Watch, ignore
+from protea.errors import ClientError, PayloadError
+from protea.evaluation import Evaluation, Score, reduce
+from protea.method import Method, Upload
+from protea.payload import nbytes, pack, unpack
+from protea.server import Server
+from protea.worker import threads
+
+
+@dataclass(frozen=True)
+class Record:
+    """What happened in one round.  All but ``cost`` is equal in equal runs."""
+
+    round: int
+    participants: list[int]
+    loss: float | None
+    test: dict[str, Score]  # by rule; empty in rounds without evaluation
+    validation: dict[str, Score]
+    clients: list[dict[str, Any]]  # each client's own counts
+    server: float | None  # accuracy of a model on the server, on the shared test set
+    bytes_up: int
+    bytes_down: int
+    failures: dict[int, str]
+    cost: dict[str, float]  # seconds
+
+    @property
+    def accuracy(self) -> float | None:
+        """By the method's own rule on the clients' test parts, every sample counting once."""
+        return self.test["method"].weighted if self.test else None
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The record as plain values: a line for the round, and one for each client evaluated."""
+        whole = asdict(self)
+        clients = whole.pop("clients")
+        failures = {str(client): why for client, why in whole.pop("failures").items()}
+        line = {"kind": "round", "accuracy": self.accuracy, **whole, "failures": failures}
+        return [line, *({"kind": "client", "round": self.round, **client} for client in clients)]
+
+    @classmethod
+    def read(cls, lines: Iterable[Mapping[str, Any]]) -> list[Record]:
+        """The records that :meth:`lines` wrote."""
+        records: list[Record] = []
+        for line in lines:
+            values = {k: v for k, v in line.items() if k not in ("kind", "accuracy")}
+            if line["kind"] == "client":
+                records[-1].clients.append({k: v for k, v in values.items() if k != "round"})
+                continue
+            for part in ("test", "validation"):
+                values[part] = {rule: Score(**score) for rule, score in values[part].items()}
+            values["failures"] = {int(client): why for client, why in values["failures"].items()}
+            records.append(cls(**values, clients=[]))
+        return records
+
+
+@dataclass
+class Federation:
+    """A method, an engine that reaches the clients, and a server."""
+
+    method: Method[Any, Any]
+    engine: Engine
+    server: Server
+    clients: int
+    rounds: int
+    fraction: float = 1.0
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    failures: Literal["stop", "skip"] = "stop"
+    min_replies: int = 1
+    threads: int = 1
+    test: Samples | None = None  # shared by all
+    watch: Watch = ignore
+    started: bool = field(default=False, init=False)
+
+    def start(self) -> None:
+        """Let the method fill the server's memory, once."""
+        if not self.started:
+            self.started, self.server.rounds = True, self.rounds
+            with self._on_server("start"):
+                self.method.start_server(self.server)
+
+    def run(self) -> Iterator[Record]:
+        """Run rounds ``server.round + 1 .. rounds`` and yield one record for each."""
+        method, server = self.method, self.server
+        self.start()
+        while server.round < self.rounds:
+            server.round += 1
+            due = server.round % self.evaluation.every == 0 or server.round == self.rounds
+            clock = Clock()
+
+            scored: list[Reply] = []
+            if due and self.evaluation.when == "before":
+                with clock("evaluate"):
+                    scored = self._evaluate()
+
+            chosen = choose(self.clients, self.fraction, server)
+            with clock("train"):
+                jobs = self._jobs("train", chosen)
+                replies = self.engine.map(jobs, self.watch)
+            with clock("server"), self._on_server("aggregate"):
+                uploads, failures = self._accept(replies)
+                method.aggregate(server, uploads)
+
+            if due and self.evaluation.when == "after":
+                with clock("evaluate"):
+                    scored = self._evaluate()
+
+            yield Record(
+                round=server.round,
+                participants=chosen,
+                loss=_mean([r.metrics["loss"] for r in replies if "loss" in r.metrics]),
+                test=reduce(scored, "test"),
+                validation=reduce(scored, "validation"),
+                clients=[{"client": r.client, **r.metrics} for r in scored],
+                server=self._serve() if due else None,
+                bytes_up=sum(nbytes(r.up) for r in replies),
+                bytes_down=sum(nbytes(j.down) for j in jobs),
+                failures=failures,
+                cost=clock.seconds,
+            )
+
+    def _jobs(self, task: Task, clients: Sequence[int]) -> list[Job]:
+        with self._on_server("broadcast"):
+            return [Job(task, self.server.round, c, pack(self.method.broadcast(self.server, c))) for c in clients]
+
+    def _accept(self, replies: Sequence[Reply]) -> tuple[list[Upload[Any]], dict[int, str]]:
+        """Uploads that are as declared, and why the others are not used."""
+        uploads, failures = [], {}
+        for reply in replies:
+            try:
+                if reply.error is not None:
+                    raise ClientError(reply.error)
+                payload = unpack(self.method.up, reply.up)
+                self.method.check(self.server, payload)
+                uploads.append(Upload(reply.client, payload, reply.samples))
+            except PayloadError as error:
+                failures[reply.client] = f"client {reply.client}, round {self.server.round}: {error}"
+            except ClientError as error:
+                failures[reply.client] = str(error)
+        if failures and self.failures == "stop":
+            raise ClientError(next(iter(failures.values())))
+        if len(uploads) < self.min_replies:
+            raise ClientError(
+                f"round {self.server.round}: {len(uploads)} of {len(replies)} clients replied, {self.min_replies} "
+                f"are needed (min_replies).  " + "  ".join(failures.values())
+            )
+        return uploads, failures
+
+    def _evaluate(self) -> list[Reply]:
+        replies = self.engine.map(self._jobs("evaluate", range(self.clients)), self.watch)
+        for reply in replies:
+            if reply.error is not None and self.failures == "stop":
+                raise ClientError(reply.error)
+        return [reply for reply in replies if reply.error is None]
+
+    @torch.no_grad()
+    def _serve(self) -> float | None:
+        """Accuracy of the server's own model on the shared test set."""
+        if self.test is None:
+            return None
+        hits = 0
+        with self._on_server("serve"):
+            for rows in torch.arange(len(self.test)).split(LOOK):
+                x, y = self.test.batch(rows)
+                scores = self.method.serve(self.server, x)
+                if scores is None:
+                    return None
+                hits += int((scores.argmax(1) == y).sum())
+        return hits / len(self.test) if len(self.test) else None
+
+    @contextmanager
+    def _on_server(self, purpose: str) -> Iterator[None]:
+        """Draws of a server hook come from the stream ``server/round/12/aggregate``."""
+        with threads(self.threads), self.server.rng.at("round", self.server.round).default(purpose):
+            yield
+
+
+def choose(clients: int, fraction: float, server: Server) -> list[int]:
+    """Who takes part in this round."""
+    count = max(1, round(fraction * clients))
+    generator = server.rng.at("round", server.round).generator("participants")
+    return sorted(torch.randperm(clients, generator=generator)[:count].tolist())
+
+
+class Clock:
+    """Seconds by what they were spent on."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, purpose: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[purpose] = self.seconds.get(purpose, 0.0) + time.perf_counter() - started
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

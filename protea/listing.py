@@ -1,0 +1,106 @@
+"""What there is: methods, families, data, and what of it is installed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from protea import plugins
+from protea.errors import ConfigError, DataError, nearest
+from protea.models.families import FAMILIES
+
+EXTRAS = {
+    "vision": ("torchvision", "timm"),
+    "text": ("transformers", "tokenizers"),
+    "flower": ("flwr",),
+    "ray": ("ray",),
+    "dp": ("opacus",),
+    "sweep": ("optuna",),
+    "mlflow": ("mlflow",),
+}
+
+
+def methods() -> Table:
+    table = _table("name", "what it does", "exchanges", "needs", "variants")
+    for name in plugins.table("methods"):
+        method = plugins.find("methods", name)
+        title = (import_module(method.__module__).__doc__ or "").splitlines()[0]
+        sent = method.up.__name__ if method.up is not type(None) else "nothing"
+        needs = ", ".join(f.name.replace("_", " ") for f in fields(method.needs) if getattr(method.needs, f.name))
+        table.add_row(name, title, sent, needs or "-", ", ".join(method.variants) or "-")
+    return table
+
+
+def families() -> Table:
+    table = _table("name", "client i gets member i mod n")
+    for name, family in FAMILIES.items():
+        heads = ["" if not m.head else f" + head {'-'.join(map(str, m.head))}" for m in family]
+        table.add_row(name, ", ".join(m.architecture + head for m, head in zip(family, heads, strict=True)))
+    return table
+
+
+def plugged(group: str) -> Callable[[], Table]:
+    def make() -> Table:
+        table = _table("name", "settings", "")
+        for name in plugins.table(group):
+            found = plugins.find(group, name)
+            about = (found.__doc__ or "").strip().splitlines()[:1]
+            about = [] if about and about[0].startswith(f"{found.__name__}(") else about  # dataclass's own
+            settings = [f.name for f in fields(found)] if hasattr(found, "__dataclass_fields__") else []
+            table.add_row(name, ", ".join(settings) or "-", "".join(about))
+        return table
+
+    return make
+
+
+LISTS: dict[str, Callable[[], Table]] = {
+    "methods": methods,
+    "families": families,
+    "architectures": plugged("architectures"),
+    "data": plugged("sources"),
+    "partitions": plugged("partitions"),
+    "engines": plugged("engines"),
+}
+
+
+def show(console: Console, what: str) -> None:
+    if what not in LISTS:
+        raise ConfigError(f"There is no list of {what!r}.  {nearest(what, LISTS)}")
+    console.print(LISTS[what]())
+
+
+def doctor(console: Console) -> None:
+    """What is installed, what is missing, and the command that adds it."""
+    table = _table("part", "state", "to add it")
+    table.add_row("python", sys.version.split()[0], "")
+    table.add_row("torch", f"{torch.__version__}, {os.cpu_count()} cores", "")
+    for name, there in (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available())):
+        table.add_row(name, "available" if there else "not available", "")
+    for extra, packages in EXTRAS.items():
+        found = {package: _version(package) for package in packages}
+        missing = any(v is None for v in found.values())
+        state = ", ".join(f"{package} {v or 'missing'}" for package, v in found.items())
+        table.add_row(f"extra {extra}", state, f"pip install 'protea\\[{extra}]'" if missing else "")
+    console.print(table)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _table(*columns: str) -> Table:
+    table = Table()
+    for column in columns:
+        table.add_column(column)
+    return table

@@ -1,0 +1,98 @@
+"""A federated method: what clients send, what the server makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar, get_args
+
+from torch import Tensor
+
+from protea.client import Client
+from protea.errors import PayloadError
+from protea.payload import Payload
+from protea.prototypes import Prototypes
+from protea.server import Server
+
+Down = TypeVar("Down", bound=Payload | None)
+Up = TypeVar("Up", bound=Payload | None)
+
+
+@dataclass(frozen=True)
+class Upload(Generic[Up]):
+    """What one client sent this round."""
+
+    client: int
+    payload: Up
+    samples: int
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an experiment must have for a method to run in it."""
+
+    same_architecture: bool = False
+    same_head: bool = False
+    public_data: bool = False
+    server_model: bool = False
+
+
+class Method(Generic[Down, Up]):
+    """One federated method.
+
+    Subclasses are frozen dataclasses whose fields are the paper's hyperparameters.  A method
+    never stores anything on itself: what must outlive a round goes to ``client.memory`` or
+    ``server.memory``.  Under this one rule the same code runs in this process, in many, and
+    over a network, and every run can be resumed.
+
+    One round calls, in this order, ``broadcast`` on the server, ``local_update`` on each
+    chosen client, and ``aggregate`` on the server.
+    """
+
+    needs: ClassVar[Needs] = Needs()
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name -> fields that differ from the default
+    down: ClassVar[type[Any]]
+    up: ClassVar[type[Any]]
+
+    def __init_subclass__(cls) -> None:
+        for base in getattr(cls, "__orig_bases__", ()):
+            if len(kinds := get_args(base)) == 2:
+                cls.down, cls.up = kinds
+
+    def start_server(self, server: Server) -> None:
+        """Fill ``server.memory`` before the first round."""
+
+    def start_client(self, client: Client) -> None:
+        """Fill ``client.memory`` before the client's first round."""
+
+    def broadcast(self, server: Server, client: int) -> Down | None:
+        """What the server sends to ``client``; ``None`` if there is nothing yet."""
+        return None
+
+    def local_update(self, client: Client, down: Down | None) -> Up:
+        """Train on the client's data and return what it sends back."""
+        raise NotImplementedError
+
+    def aggregate(self, server: Server, uploads: Sequence[Upload[Up]]) -> None:
+        """Fold this round's uploads, ordered by client, into ``server.memory``."""
+
+    def predict(self, client: Client, x: Tensor, down: Down | None) -> Tensor:
+        """Class scores for a batch, by the rule that the paper evaluates."""
+        scores: Tensor = client.model(x)
+        return scores
+
+    def serve(self, server: Server, x: Tensor) -> Tensor | None:
+        """Class scores of a model that the server has; ``None`` where it has none."""
+        return None
+
+    def check(self, server: Server, up: Up) -> None:
+        """Raise :class:`PayloadError` for an upload that must not reach ``aggregate``."""
+        if up is None:
+            if self.up is not type(None):
+                raise PayloadError(f"nothing arrived, {self.up.__name__} was expected.")
+        else:
+            up.check(server.classes, server.dim)
+
+    def prototypes(self, down: Down | None) -> Prototypes | None:
+        """The global prototypes in a broadcast, so that every method can be judged by them."""
+        return down if isinstance(down, Prototypes) else None

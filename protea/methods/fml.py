@@ -1,0 +1,76 @@
+"""FML: federated mutual learning.
+
+Shen, Zhang, Jia, Zhang, Huang, Zhou, Kuang, Wu, Wu.  2020, https://arxiv.org/abs/2006.16765
+
+Beside its own model each client trains a small shared one, the meme; the two teach each
+other, and only memes travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from protea import Client, Method, Server, Upload, Weights, losses
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class FML(Method[Weights, Weights]):
+    """``alpha`` and ``beta`` weigh the labels against the other model, for own model and meme.
+
+    ``teaching = "joint"`` is HtFLlib's: the divergence is a mean over classes too, and both
+    models get gradients of both losses; ``apart`` is the authors': teachers get none.
+    """
+
+    alpha: Share = 0.5
+    beta: Share = 0.5
+    meme: str = "smallest"  # architecture; "smallest" takes the family's smallest
+    average: Literal["uniform", "samples"] = "uniform"
+    teaching: Literal["apart", "joint"] = "apart"
+
+    variants = {"official": {}, "htfllib": {"teaching": "joint"}}
+
+    def start_server(self, server: Server) -> None:
+        server.memory["meme"] = Weights.of(server.make(self.meme))
+
+    def start_client(self, client: Client) -> None:
+        client.memory["meme"] = client.make(self.meme)
+
+    def broadcast(self, server: Server, client: int) -> Weights | None:
+        return server.memory["meme"]
+
+    def local_update(self, client: Client, down: Weights | None) -> Weights:
+        meme = client.memory["meme"]
+        if down is not None:
+            down.load_into(meme)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            own = client.model(x)
+            with client.aside("meme"):
+                shared = meme(x)
+            own_loss = self.alpha * F.cross_entropy(own, y) + (1 - self.alpha) * self.teach(shared, own)
+            meme_loss = self.beta * F.cross_entropy(shared, y) + (1 - self.beta) * self.teach(own, shared)
+            return own_loss + meme_loss
+
+        client.fit(loss, meme)
+        return Weights.of(meme)
+
+    def aggregate(self, server: Server, uploads: Sequence[Upload[Weights]]) -> None:
+        samples = [u.samples for u in uploads] if self.average == "samples" else None
+        server.memory["meme"] = Weights.mean([u.payload for u in uploads], samples)
+
+    def check(self, server: Server, up: Weights) -> None:
+        super().check(server, up)
+        up.check_like(server.memory["meme"])
+
+    def teach(self, teacher: Tensor, student: Tensor) -> Tensor:
+        if self.teaching == "apart":
+            return losses.distill(student, teacher)
+        return F.kl_div(student.log_softmax(1), teacher.softmax(1), reduction="mean")

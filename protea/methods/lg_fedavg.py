@@ -1,0 +1,52 @@
+"""LG-FedAvg: think locally, act globally.
+
+Liang, Liu, Ziyin, Salakhutdinov, Morency.  2020, https://arxiv.org/abs/2001.01523
+
+Bodies stay with their clients; heads, which all have the same shape, are averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from protea import Client, Method, Needs, Server, Upload, Weights
+
+
+@dataclass(frozen=True)
+class LGFedAvg(Method[Weights, Weights]):
+    """``average`` weighs heads by samples, as HtFLlib does, or equally, as the authors' code."""
+
+    average: Literal["samples", "uniform"] = "samples"
+    answer: Literal["average", "own"] = "average"  # head with which a client predicts
+
+    needs = Needs(same_head=True)
+    variants = {"official": {"average": "uniform", "answer": "own"}, "htfllib": {}}
+
+    def broadcast(self, server: Server, client: int) -> Weights | None:
+        return server.memory.get("head")
+
+    def local_update(self, client: Client, down: Weights | None) -> Weights:
+        if down is not None:
+            down.load_into(client.model.head)
+        client.fit(lambda x, y: F.cross_entropy(client.model(x), y))
+        return Weights.of(client.model.head)
+
+    def aggregate(self, server: Server, uploads: Sequence[Upload[Weights]]) -> None:
+        samples = [u.samples for u in uploads] if self.average == "samples" else None
+        server.memory["head"] = Weights.mean([u.payload for u in uploads], samples)
+
+    def check(self, server: Server, up: Weights) -> None:
+        super().check(server, up)
+        if (head := server.memory.get("head")) is not None:
+            up.check_like(head)
+
+    def predict(self, client: Client, x: Tensor, down: Weights | None) -> Tensor:
+        if down is None or self.answer == "own":
+            return super().predict(client, x, down)
+        return functional_call(client.model.head, dict(down.tensors), client.model.features(x))

@@ -1,0 +1,29 @@
+"""Fully connected networks; they take samples of any shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+
+def mlp(shape: tuple[int, ...], *, hidden: Sequence[int] = (200, 200)) -> nn.Module:
+    """FedPAGR's MLP; the features are its last hidden layer.
+
+    That paper does not give the layers.  We take those of McMahan et al. 2017, as for its ``cnn``.
+    """
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise((math.prod(shape), *hidden)):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def mlp5(shape: tuple[int, ...], *, hidden: int = 128, width: int = 2) -> nn.Module:
+    """ProtoNorm's network for its spirals: five layers with the head, and features to draw on paper.
+
+    The width of the hidden layers is ours.  No ReLU follows the features, so that they can
+    point in every direction.
+    """
+    return nn.Sequential(mlp(shape, hidden=(hidden,) * 3), nn.Linear(hidden, width))

@@ -1,0 +1,15 @@
+"""What the shape of the data must be for an architecture."""
+
+from __future__ import annotations
+
+from protea.errors import ConfigError
+
+
+def image(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """``shape`` as (channels, height, width), where it is that of an image."""
+    if len(shape) != 3:
+        raise ConfigError(
+            f"it takes images (channels, height, width), but the data's samples have shape {tuple(shape)}.  "
+            "For other data use mlp, or a member of the family tiny5."
+        )
+    return shape[0], shape[1], shape[2]

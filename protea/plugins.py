@@ -1,0 +1,83 @@
+"""From a name in an experiment file to the class it stands for.
+
+Names are looked up in the built-in table, then among installed entry points (groups
+``protea.methods``, ``protea.sources``, ``protea.partitions``, ``protea.architectures``,
+``protea.engines``), and last as ``package.module:name``.  Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from protea.errors import PluginError, nearest
+
+BUILT_IN: Mapping[str, Mapping[str, str]] = {
+    "methods": {
+        "local": "protea.methods.local:Local",
+        "fedproto": "protea.methods.fedproto:FedProto",
+        "lg_fedavg": "protea.methods.lg_fedavg:LGFedAvg",
+        "fml": "protea.methods.fml:FML",
+    },
+    "engines": {
+        "inline": "protea.engines.inline:Inline",
+        "processes": "protea.engines.processes:Processes",
+    },
+    "sources": {
+        "digits": "protea.data.sources.digits:Digits",
+        "fashion-mnist": "protea.data.sources.idx:FashionMNIST",
+        "mnist": "protea.data.sources.idx:MNIST",
+        "cifar10": "protea.data.sources.cifar:CIFAR10",
+        "cifar100": "protea.data.sources.cifar:CIFAR100",
+        "tiny-imagenet": "protea.data.sources.tiny_imagenet:TinyImageNet",
+        "flowers102": "protea.data.sources.flowers102:Flowers102",
+        "spiral": "protea.data.sources.spiral:Spiral",
+        "arrays": "protea.data.sources.arrays:Arrays",
+        "npz": "protea.data.sources.npz:Npz",
+        "folder": "protea.data.sources.folder:Folder",
+        "csv": "protea.data.sources.csv_table:Csv",
+    },
+    "partitions": {
+        "iid": "protea.data.schemes:Iid",
+        "dirichlet": "protea.data.schemes:Dirichlet",
+        "pathological": "protea.data.schemes:Pathological",
+        "shards": "protea.data.schemes:Shards",
+        "quantity": "protea.data.schemes:Quantity",
+        "by-key": "protea.data.schemes:ByKey",
+        "file": "protea.data.partition_file:Given",
+    },
+    "architectures": {},
+}
+
+
+@cache
+def table(group: str) -> Mapping[str, str]:
+    """All names of a group, each with the ``module:name`` it stands for; built-ins win."""
+    plugged = {point.name: point.value for point in entry_points(group=f"protea.{group}")}
+    return {**plugged, **BUILT_IN[group]}
+
+
+def find(group: str, name: str) -> Any:
+    """The class or function called ``name``; ``package.module:name`` names one that is in no table."""
+    path = table(group).get(name, name)
+    if ":" not in path:
+        raise PluginError(f"{name!r} is not among the {group}.  {nearest(name, table(group))}")
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise PluginError(
+            f"{group} {name!r}: no module {error.name!r} to import.  It is looked for where Python looks; "
+            f"install its package, or set PYTHONPATH to the folder it is in."
+        ) from error
+    except AttributeError as error:
+        raise PluginError(f"{group} {name!r}: module {module} has no {attribute!r}.") from error
+
+
+def name_of(group: str, kind: type) -> str:
+    """The name under which ``find`` gives ``kind`` back."""
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    return next((name for name, value in table(group).items() if value == path), path)

@@ -1,0 +1,134 @@
+"""What an experiment would do, without doing it: who has which data, models, bytes, time."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from protea.config import Experiment, dump, method_label
+from protea.data.federated import Federated
+from protea.data.split import Share
+from protea.display import percent, size
+from protea.engines.inline import Inline
+from protea.experiment import federation, prepare
+from protea.models import SplitModel
+from protea.recipe import Recipe
+from protea.rng import Streams
+from protea.worker import Worker, threads
+
+SHOWN = 20  # clients and classes; more are summed up
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one round, once the server has something to say."""
+
+    up: float
+    down: float
+
+
+def traffic(experiment: Experiment, recipe: Recipe) -> Traffic:
+    """Found by playing two rounds in which every client has one sample of each of its classes."""
+    small = replace(experiment, rounds=2, fraction=1.0, failures="stop")
+    tiny = replace(recipe, source=miniature(recipe.data), rounds=2)
+    engine = Inline(Worker(experiment.method, tiny, experiment.seed, experiment.engine.threads))
+    *_, last = federation(small, tiny, engine).run()
+    part = max(1, round(experiment.fraction * experiment.clients)) / experiment.clients
+    return Traffic(part * last.bytes_up, part * last.bytes_down)
+
+
+def miniature(data: Federated) -> Federated:
+    """The same federation in small: what a client sends of it has the same size."""
+
+    def one_of_each(rows: Tensor) -> Tensor:
+        labels = data.dataset.y[rows]
+        return torch.stack([rows[labels == label][0] for label in labels.unique()])
+
+    nothing = torch.empty(0, dtype=torch.int64)
+    shares = tuple(Share(one_of_each(share.train), nothing, nothing) for share in data.shares)
+    return replace(data, shares=shares, test=nothing)
+
+
+def seconds(experiment: Experiment, recipe: Recipe, models: list[SplitModel]) -> float:
+    """About how long a round takes: one training step of each architecture is timed."""
+    plan, each = experiment.training, []
+    batch = recipe.samples(torch.arange(max(2, plan.batch)) % len(recipe.data.dataset))
+    x, y = batch.batch(torch.arange(len(batch)))
+    with threads(experiment.engine.threads), Streams(experiment.seed).default("preview"):
+        for model in models:
+            optimizer = plan.make_optimizer(model.parameters(), plan.lr)
+            for _ in range(3):  # the first pays for set-up
+                started = time.perf_counter()
+                optimizer.zero_grad()
+                F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            each.append((time.perf_counter() - started) / len(batch))
+    workers = 1 if experiment.engine.name == "inline" else experiment.engine.workers or os.cpu_count() or 1
+    total = 0.0
+    for client, share in enumerate(recipe.data.shares):
+        trained = experiment.fraction * plan.epochs * len(share.train)
+        looked_at = len(share.train) + (len(share.test) + len(share.validation)) / experiment.evaluation.every
+        total += each[client % len(each)] * (trained + looked_at / 3)  # looking is a third of a step
+    return total / workers
+
+
+def show(console: Console, experiment: Experiment) -> None:
+    recipe = prepare(experiment)
+    console.rule("Settings")
+    console.print(dump(experiment), highlight=False, markup=False)
+    console.rule("Clients")
+    console.print(clients(recipe))
+    console.print(f"Always answering a client's commonest class: {percent(recipe.data.majority())} accuracy.")
+    console.rule("Models")
+    with Streams(experiment.seed).default("preview"):
+        models = [recipe.make(member) for member in recipe.members]
+    console.print(architectures(recipe, models))
+    console.rule("Cost")
+    sent, took = traffic(experiment, recipe), seconds(experiment, recipe, models)
+    console.print(
+        f"{method_label(experiment.method)}: about {size(sent.up)} up and {size(sent.down)} down per round "
+        f"({(sent.up + sent.down) / 4e6:.2f} million numbers), {size((sent.up + sent.down) * experiment.rounds)} in all.\n"
+        f"About {took:.1f} s per round here, {took * experiment.rounds / 60:.1f} min for {experiment.rounds} rounds.",
+        highlight=False,
+    )
+
+
+def clients(recipe: Recipe) -> Table:
+    """Samples and classes of each client."""
+    data, names = recipe.data, recipe.data.dataset.names
+    counts = data.class_counts()
+    table = Table()
+    for column in ("client", "architecture"):
+        table.add_column(column)
+    few = len(names) <= SHOWN
+    for column in ("train", "validation", "test", *(names if few else ("classes", "largest class"))):
+        table.add_column(column, justify="right")
+    for client, share in enumerate(data.shares[:SHOWN]):
+        row = counts[client].tolist()
+        classes = [str(n or "") for n in row] if few else [str(sum(n > 0 for n in row)), names[row.index(max(row))]]
+        parts = (str(len(part)) for part in (share.train, share.validation, share.test))
+        table.add_row(str(client), recipe.members[client % len(recipe.members)].architecture, *parts, *classes)
+    if len(data.shares) > SHOWN:
+        table.add_row(f"... {len(data.shares) - SHOWN} more")
+    return table
+
+
+def architectures(recipe: Recipe, models: list[SplitModel]) -> Table:
+    """Parameters of each architecture, and how many clients have it."""
+    table = Table()
+    table.add_column("architecture")
+    for column in ("body", "adapter", "head", "clients"):
+        table.add_column(column, justify="right")
+    held = len(recipe.data.shares)
+    for index, (member, model) in enumerate(zip(recipe.members, models, strict=True)):
+        parts = (sum(p.numel() for p in part.parameters()) for part in (model.body, model.adapter, model.head))
+        users = len(range(index, held, len(models)))
+        table.add_row(member.architecture, *(f"{n:,}" for n in parts), str(users))
+    return table

@@ -1,0 +1,113 @@
+"""How to build any client of a run, in any process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from protea.client import Client
+from protea.data import shared
+from protea.data.augment import Augment
+from protea.data.federated import Federated
+from protea.data.samples import Samples
+from protea.models import Member, Models, SplitModel, build, members, smallest
+from protea.rng import Streams
+from protea.server import Server
+from protea.training import Training
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Data, models and training of all clients; call it with a client's number to get the client."""
+
+    source: Federated | Path  # a path: the data lie in a file of the engine's
+    models: Models = field(default_factory=Models)
+    training: Training = field(default_factory=Training)
+    augment: Augment | None = None
+    rounds: int = 1
+    device: str = "cpu"
+
+    @cached_property
+    def data(self) -> Federated:
+        return shared.read(self.source) if isinstance(self.source, Path) else self.source
+
+    @cached_property
+    def members(self) -> tuple[Member, ...]:
+        return members(self.models)
+
+    def lend(self, folder: Path) -> Recipe:
+        """The same recipe for other processes: its data in a file that they map, not copy."""
+        path = folder / "data.safetensors"
+        shared.write(self.data, path)
+        return replace(self, source=path)
+
+    def size(self, client: int) -> int:
+        return len(self.data.shares[client].train)
+
+    def __call__(self, id: int, streams: Streams) -> Client:
+        share = self.data.shares[id]
+        with streams.default("model"):
+            model = self.make(self.members[id % len(self.members)])
+        return Client(
+            id=id,
+            model=model,
+            train=self.samples(share.train),
+            validation=self.samples(share.validation),
+            test=self.samples(share.test),
+            public=self.public,
+            classes=self.data.dataset.classes,
+            dim=self.models.dim,
+            rng=streams,
+            training=self.training,
+            make=self.make_named,
+            augment=self.augment,
+            device=torch.device(self.device),
+            rounds=self.rounds,
+        )
+
+    def server(self, seed: int) -> Server:
+        return Server(
+            classes=self.data.dataset.classes,
+            dim=self.models.dim,
+            rng=Streams(seed).at("server"),
+            public=self.public,
+            make=self.make_named,
+            device=torch.device(self.device),
+            rounds=self.rounds,
+        )
+
+    def samples(self, rows: torch.Tensor) -> Samples:
+        return Samples(self.data.dataset, rows, device=self.device)
+
+    @cached_property
+    def public(self) -> Samples | None:
+        return self.samples(self.data.public) if len(self.data.public) else None
+
+    def make(self, member: Member) -> SplitModel:
+        dataset = self.data.dataset
+        model = build(
+            member,
+            shape=dataset.shape,
+            classes=dataset.classes,
+            dim=self.models.dim,
+            adapter=self.models.adapter,
+            dropout=self.models.dropout,
+        )
+        return model.to(self.device)
+
+    def make_named(self, architecture: str) -> SplitModel:
+        """A further model: the family's ``smallest``, the experiment's ``server`` model, or any architecture."""
+        if architecture == "smallest":
+            return self.make(self._smallest)
+        if architecture == "server":
+            assert self.models.server is not None  # checked with the experiment
+            architecture = self.models.server
+        return self.make(Member(architecture))
+
+    @cached_property
+    def _smallest(self) -> Member:
+        dataset = self.data.dataset
+        return smallest(self.members, shape=dataset.shape, classes=dataset.classes, dim=self.models.dim)

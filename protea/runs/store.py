@@ -1,0 +1,102 @@
+"""A run's directory: the one place where a run leaves its traces.
+
+    config.toml        the full resolved config; run it again with this file alone
+    environment.json   versions, machine, threads
+    partition.json     who has which samples
+    metrics.jsonl      one line per round and one per client evaluation; append-only
+    summary.json       the headline numbers, once the run has ended
+    checkpoints/       000040/{server,client-007}.safetensors + state.json
+
+This module knows files and plain values, and nothing of learning.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from protea.errors import ConfigError
+
+
+class Run:
+    """A run directory, new or old."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> Run:
+        """A new directory; one that holds a run already is never overwritten."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(f"{path} exists and is not empty.  Choose another --out, or continue it: protea resume {path}")
+        path.mkdir(parents=True, exist_ok=True)
+        run = cls(path)
+        write_text(path / "config.toml", config)
+        write_json(path / "environment.json", environment)
+        run.metrics_path.touch()
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        if not (path / "config.toml").is_file():
+            raise ConfigError(f"{path} is not a run directory: it has no config.toml.")
+        return cls(path)
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def append(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Add lines to ``metrics.jsonl`` in one write, on disk when this returns."""
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        with self.metrics_path.open("a", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        with self.metrics_path.open(encoding="utf-8") as file:
+            for line in file:
+                yield json.loads(line)
+
+    def cut(self, round: int) -> None:
+        """Drop what was recorded after ``round``."""
+        kept = []
+        for text in self.metrics_path.read_text(encoding="utf-8").splitlines(keepends=True):
+            if not text.endswith("\n") or json.loads(text)["round"] > round:
+                break  # a line without end was being written when the run died
+            kept.append(text)
+        write_text(self.metrics_path, "".join(kept))
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        write_json(self.path / "summary.json", summary)
+
+    def summary(self) -> dict[str, Any] | None:
+        path = self.path / "summary.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def fresh(parent: Path, name: str) -> Path:
+    """A path in ``parent`` that is not taken: ``name``, or ``name-2`` and so on."""
+    path, count = parent / name, 1
+    while path.exists():
+        count += 1
+        path = parent / f"{name}-{count}"
+    return path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write under a temporary name, then rename: a reader never sees half a file."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")

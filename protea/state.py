@@ -1,0 +1,58 @@
+"""One client's or the server's state in one safetensors file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from protea.client import Client
+from protea.errors import CheckpointError
+from protea.memory import Memory
+from protea.payload import Named
+from protea.server import Server
+
+
+def save_client(client: Client, directory: Path) -> None:
+    model = {name: t.detach().cpu().contiguous().clone() for name, t in client.model.state_dict().items()}
+    _write(_path(client.id, directory), client.memory, model)
+
+
+def load_client(client: Client, directory: Path) -> None:
+    """Take up the client's saved state; a client that never took part has none."""
+    path = _path(client.id, directory)
+    if path.exists():
+        model = _read(path, client.memory, str(client.device))
+        client.model.load_state_dict(model)
+
+
+def save_server(server: Server, directory: Path) -> None:
+    _write(directory / "server.safetensors", server.memory, {})
+
+
+def load_server(server: Server, directory: Path) -> None:
+    _read(directory / "server.safetensors", server.memory, str(server.device))
+
+
+def _path(id: int, directory: Path) -> Path:
+    return directory / f"client-{id:03d}.safetensors"
+
+
+def _write(path: Path, memory: Memory, model: Named) -> None:
+    tensors, index = memory.flat()
+    named = {f"memory/{k}": t for k, t in tensors.items()} | {f"model/{k}": t for k, t in model.items()}
+    partial = path.with_suffix(".partial")
+    save_file(named, partial, metadata={"memory": index})
+    partial.replace(path)
+
+
+def _read(path: Path, memory: Memory, device: str) -> Named:
+    try:
+        with safe_open(path, framework="pt", device=device) as file:
+            named = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            index = file.metadata()["memory"]
+    except (SafetensorError, OSError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    memory.restore({k.removeprefix("memory/"): t for k, t in named.items() if k.startswith("memory/")}, index, device)
+    return {k.removeprefix("model/"): t for k, t in named.items() if k.startswith("model/")}

@@ -1,0 +1,62 @@
+"""How clients train: optimizer, learning rate, batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class Training:
+    """Local training, the same for all clients.  The optimizer is made anew each round."""
+
+    epochs: PositiveInt = 1
+    batch: PositiveInt = 10
+    lr: PositiveFloat = 0.01
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: Fraction = 0.0  # of sgd
+    weight_decay: NonNegativeFloat = 0.0
+    clip: NonNegativeFloat = 0.0  # largest gradient norm of a model; 0 for no limit
+    schedule: Literal["constant", "cosine", "exponential"] = "constant"  # of lr, over rounds
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.99  # factor per round, exponential only
+
+    def rate(self, round: int, rounds: int) -> float:
+        """The learning rate of a round; rounds count from 1, and the first has ``lr``."""
+        match self.schedule:
+            case "cosine":
+                return self.lr * 0.5 * (1 + math.cos(math.pi * (round - 1) / rounds))
+            case "exponential":
+                return self.lr * self.decay ** (round - 1)
+            case _:
+                return self.lr
+
+    def make_optimizer(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        trained = [p for p in parameters if p.requires_grad]
+        match self.optimizer:
+            case "adam":
+                return torch.optim.Adam(trained, lr=lr, weight_decay=self.weight_decay, foreach=True)
+            case "adamw":
+                return torch.optim.AdamW(trained, lr=lr, weight_decay=self.weight_decay, foreach=True)
+            case _:
+                return torch.optim.SGD(
+                    trained, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, foreach=True
+                )
+
+
+def batches(order: Tensor, size: int) -> Iterator[Tensor]:
+    """Cut row numbers into batches, all of them used.
+
+    A last batch of one joins the batch before it: BatchNorm cannot train on one sample.
+    """
+    parts = list(order.split(size))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    yield from parts

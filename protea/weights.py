@@ -1,0 +1,54 @@
+"""Weights of a module, as a payload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from protea.errors import PayloadError
+from protea.payload import Payload
+
+
+@dataclass(frozen=True)
+class Weights(Payload):
+    """A module's parameters and buffers by name."""
+
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Self:
+        return cls({name: t.detach().clone() for name, t in module.state_dict().items()})
+
+    def load_into(self, module: nn.Module) -> None:
+        module.load_state_dict(dict(self.tensors))
+
+    @classmethod
+    def mean(cls, parts: Sequence[Weights], samples: Sequence[float] | None = None) -> Self:
+        """Mean name by name, weighted by ``samples`` where given.
+
+        Whole numbers (BatchNorm's step counter) cannot be averaged and are the largest seen.
+        """
+        shares = [1.0] * len(parts) if samples is None else list(samples)
+        total = sum(shares)
+        return cls({name: _mean([p.tensors[name] for p in parts], [s / total for s in shares]) for name in parts[0].tensors})
+
+    def check_like(self, other: Weights) -> None:
+        """Raise unless names and shapes are those of ``other``."""
+        found = {name: tuple(t.shape) for name, t in self.tensors.items()}
+        expected = {name: tuple(t.shape) for name, t in other.tensors.items()}
+        if found != expected:
+            name = sorted(k for k in found.keys() | expected.keys() if found.get(k) != expected.get(k))[0]
+            raise PayloadError(f"Weights {name!r}: {found.get(name)} arrived, {expected.get(name)} was expected.")
+
+
+def _mean(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    if not tensors[0].is_floating_point():
+        return torch.stack(list(tensors)).amax(0)
+    result = shares[0] * tensors[0]
+    for tensor, share in zip(tensors[1:], shares[1:], strict=True):
+        result += share * tensor
+    return result

@@ -1,0 +1,87 @@
+"""Run one job on one client.  Every engine ends up here, and only here."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protea import evaluation
+from protea.client import Client
+from protea.engines import Job, Reply
+from protea.errors import ProteaError
+from protea.method import Method
+from protea.payload import pack, unpack
+from protea.rng import Streams
+from protea.state import load_client, save_client
+
+Build = Callable[[int, Streams], Client]
+
+
+class Worker:
+    """A method together with the clients that live in this process."""
+
+    def __init__(self, method: Method[Any, Any], build: Build, seed: int, threads: int = 1) -> None:
+        self.method, self.build, self.rng, self.threads = method, build, Streams(seed), threads
+        self.clients: dict[int, Client] = {}
+        self.saved: Path | None = None  # where clients not met yet may have left their state
+
+    def client(self, id: int) -> Client:
+        """The client, built on first use: one that is never chosen costs nothing."""
+        if id not in self.clients:
+            streams = self.rng.at("client", id)
+            client = self.build(id, streams)
+            with streams.default("start"):
+                self.method.start_client(client)
+            if self.saved is not None:
+                load_client(client, self.saved)
+            self.clients[id] = client
+        return self.clients[id]
+
+    def run(self, job: Job) -> Reply:
+        started = time.perf_counter()
+        try:
+            with threads(self.threads):
+                reply = self._run(job)
+        except ProteaError as error:
+            reply = Reply(job.client, error=str(error))
+        except Exception:  # whatever a method or model raises is this client's failure, not the engine's
+            reply = Reply(job.client, error=f"client {job.client}, round {job.round}:\n{traceback.format_exc()}")
+        return Reply(
+            reply.client, reply.up, reply.samples, reply.metrics, time.perf_counter() - started, reply.error
+        )
+
+    def _run(self, job: Job) -> Reply:
+        client = self.client(job.client)
+        client.begin(job.round, self.rng.at("client", job.client, "round", job.round))
+        down = unpack(self.method.down, {name: t.to(client.device) for name, t in job.down.items()})
+        with client.rng.default(job.task):
+            if job.task == "evaluate":
+                return Reply(client.id, metrics=evaluation.correct(self.method, client, down))
+            up = self.method.local_update(client, down)
+            loss = {"loss": sum(client.losses) / len(client.losses)} if client.losses else {}
+            return Reply(client.id, pack(up), len(client.train), loss)
+
+    def save(self, directory: Path) -> None:
+        for client in self.clients.values():
+            save_client(client, directory)
+
+    def load(self, directory: Path) -> None:
+        self.clients.clear()
+        self.saved = directory
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Torch with ``count`` threads: float sums depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
