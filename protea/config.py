@@ -29,7 +29,7 @@ from protea.engines import EngineSettings
 from protea.errors import ConfigError, PluginError, nearest
 from protea.evaluation import Evaluation
 from protea.methods.fedproto import FedProto
-from protea.models import Models, members
+from protea.models.families import Models, members
 from protea.training import Training
 
 Table = dict[str, Any]
@@ -151,15 +151,15 @@ def check(experiment: Experiment, where: str = "experiment") -> None:
     """Raise :class:`ConfigError` for what cannot run, before any work."""
     _check(experiment, "", where)
     needs, name = experiment.method.needs, method_label(experiment.method)
-    family = members(experiment.models)
+    family = members(experiment.models.family, experiment.models.members)
     if needs.public_data and not experiment.data.public:
         raise ConfigError(f"{where}: {name} needs public data, and data.public is 0.  Set, for example, data.public=500.")
     if needs.server_model and experiment.models.server is None:
         raise ConfigError(f"{where}: {name} needs a model on the server.  Set, for example, models.server=resnet18.")
-    if needs.same_architecture and len(set(family)) > 1:
+    if needs.same_architecture and any(member != family[0] for member in family):
         raise ConfigError(
             f"{where}: {name} averages whole models, which must all be alike; models.family={experiment.models.family} "
-            f"has {len(set(family))} kinds.  Set models.family to one architecture, such as cnn4."
+            f"has several kinds.  Set models.family to one architecture, such as cnn4."
         )
     if needs.same_head and len({member.head for member in family}) > 1:
         raise ConfigError(

@@ -66,8 +66,9 @@ def prepare(experiment: Experiment) -> Recipe:
         device=device(experiment.device),
     )
     with Streams(experiment.seed).default("try"):
-        for member in dict.fromkeys(recipe.members):
-            recipe.make(member)
+        for index, member in enumerate(recipe.members):
+            if member not in recipe.members[:index]:
+                recipe.make(member)
     return recipe
 
 

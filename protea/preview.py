@@ -18,7 +18,8 @@ from protea.data.split import Share
 from protea.display import percent, size
 from protea.engines.inline import Inline
 from protea.experiment import federation, prepare
-from protea.models import SplitModel
+from protea.models.split import SplitModel
+from protea.models.build import size as parameters
 from protea.recipe import Recipe
 from protea.rng import Streams
 from protea.worker import Worker, threads

@@ -13,7 +13,9 @@ from protea.data import shared
 from protea.data.augment import Augment
 from protea.data.federated import Federated
 from protea.data.samples import Samples
-from protea.models import Member, Models, SplitModel, build, members, smallest
+from protea.models.build import build, smallest
+from protea.models.families import Member, Models, members
+from protea.models.split import SplitModel
 from protea.rng import Streams
 from protea.server import Server
 from protea.training import Training
@@ -36,7 +38,7 @@ class Recipe:
 
     @cached_property
     def members(self) -> tuple[Member, ...]:
-        return members(self.models)
+        return members(self.models.family, self.models.members)
 
     def lend(self, folder: Path) -> Recipe:
         """The same recipe for other processes: its data in a file that they map, not copy."""
@@ -105,7 +107,7 @@ class Recipe:
         if architecture == "server":
             assert self.models.server is not None  # checked with the experiment
             architecture = self.models.server
-        return self.make(Member(architecture))
+        return self.make(Member.of(architecture))
 
     @cached_property
     def _smallest(self) -> Member:

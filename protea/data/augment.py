@@ -14,7 +14,7 @@ BLACK = -1.0  # of a normalised image
 
 @dataclass(frozen=True)
 class Augment:
-    """``crop`` pads each side with so many black pixels and cuts the old size out; ``flip`` mirrors half of them."""
+    """``crop`` moves each image by up to so many pixels, black coming in; ``flip`` mirrors half of them."""
 
     crop: NonNegativeInt = 0
     flip: bool = False

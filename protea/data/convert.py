@@ -13,14 +13,13 @@ from protea.data.dataset import Dataset
 from protea.errors import DataError
 
 
-def inputs(x: Any, *, tokens: bool = False) -> Tensor:
+def inputs(given: Any, *, tokens: bool = False) -> Tensor:
     """Images as bytes (n, c, h, w); anything else as float32, or with ``tokens`` as integers.
 
     Bytes may be (n, h, w), (n, h, w, c) or (n, c, h, w), with 1 or 3 channels.  Where both of
     the last two are possible, (n, c, h, w) is meant.
     """
-    x = x if isinstance(x, Tensor) else torch.from_numpy(numeric(x))
-    x = x.detach().cpu()
+    x = numbers(given)
     if x.dtype != torch.uint8 or x.ndim < 3:
         return x.to(torch.int64 if tokens else torch.float32).contiguous()
     if x.ndim == 3:
@@ -30,16 +29,18 @@ def inputs(x: Any, *, tokens: bool = False) -> Tensor:
     if x.ndim == 4 and x.shape[3] in (1, 3):
         return x.permute(0, 3, 1, 2).contiguous()
     raise DataError(
-        f"Images of shape {tuple(x.shape[1:])}: expected (h, w), (h, w, c) or (c, h, w) with 1 or 3 channels.\n"
+        f"Images of shape {tuple(x.shape[1:])}: expected (h, w), (h, w, c) or (c, h, w), with c 1 or 3.\n"
         f"  Other arrays of numbers can be given as float32."
     )
 
 
-def numeric(x: Any) -> np.ndarray[Any, Any]:
-    numbers = np.array(x)  # a copy: torch wants to be able to write
-    if numbers.dtype.kind not in "buif":
-        raise DataError(f"The inputs are of type {numbers.dtype}; expected numbers.")
-    return numbers
+def numbers(x: Any) -> Tensor:
+    if isinstance(x, Tensor):
+        return x.detach().cpu()
+    copied = np.array(x)  # torch wants an array that it may write to
+    if copied.dtype.kind not in "buif":
+        raise DataError(f"The inputs are of type {copied.dtype}; expected numbers.")
+    return torch.from_numpy(copied)
 
 
 def labels(y: Any, names: Sequence[str] | None = None) -> tuple[Tensor, tuple[str, ...]]:
@@ -87,8 +88,8 @@ def dataset(
     images = [inputs(part, tokens=tokens) for part, _, _ in parts]
     if len({(image.dtype, image.shape[1:]) for image in images}) > 1:
         raise DataError(
-            f"The training inputs are {images[0].dtype} of shape {tuple(images[0].shape[1:])}, the test inputs "
-            f"{images[1].dtype} of shape {tuple(images[1].shape[1:])}: they must be alike."
+            f"The training inputs are {images[0].dtype} of shape {tuple(images[0].shape[1:])}, "
+            f"the test inputs {images[1].dtype} of shape {tuple(images[1].shape[1:])}: they must be alike."
         )
     for image, (_, given, whose) in zip(images, parts, strict=True):
         if given is None or len(given) != len(image):
@@ -118,4 +119,7 @@ def numbered(keys: Any) -> Tensor:
 
 
 def array(values: Any) -> np.ndarray[Any, Any]:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    if found.dtype.kind in "OT" and all(isinstance(value, str) for value in found.flat):
+        return found.astype(str)  # how pandas gives a column of names
+    return found

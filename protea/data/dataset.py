@@ -37,7 +37,8 @@ class Dataset:
         low, high = int(self.y.min()), int(self.y.max())
         if low < 0 or high >= self.classes:
             raise DataError(
-                f"Labels run from {low} to {high}; with {self.classes} classes they must be 0 to {self.classes - 1}."
+                f"Labels run from {low} to {high}; "
+                f"with {self.classes} classes they must be 0 to {self.classes - 1}."
             )
         if self.x.is_floating_point() and not torch.isfinite(self.x).all():
             row = int((~torch.isfinite(self.x)).flatten(1).any(1).nonzero()[0])

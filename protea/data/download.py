@@ -34,11 +34,11 @@ def fetch(remote: Remote, folder: Path) -> None:
     """Download a file into a folder; of an archive, what is in it."""
     partial = folder / f".{remote.name}.{os.getpid()}.partial"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         found = download(remote, partial)
         if found != remote.digest:
             raise DataError(
-                f"{remote.url} gave a file with {found} instead of {remote.digest}: damaged on the way, or changed."
+                f"{remote.url} gave a file with {found} instead of {remote.digest}:\n"
+                f"  it was damaged on the way, or has been changed."
             )
         if remote.name.endswith((".zip", ".tgz", ".tar.gz")):
             unpack(partial, folder)
@@ -47,8 +47,7 @@ def fetch(remote: Remote, folder: Path) -> None:
     except (OSError, http.client.HTTPException) as error:
         raise DataError(f"{remote.url} could not be fetched into {folder}: {error}.") from error
     finally:
-        if folder.is_dir():
-            partial.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def download(remote: Remote, target: Path) -> str:
@@ -59,15 +58,16 @@ def download(remote: Remote, target: Path) -> str:
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     with (
         urllib.request.urlopen(remote.url, timeout=30) as answer,
-        target.open("wb") as file,
         Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         size = answer.headers.get("Content-Length")
         task = progress.add_task(remote.name, total=int(size) if size else None)
-        while chunk := answer.read(2**20):
-            file.write(chunk)
-            digest.update(chunk)
-            progress.advance(task, len(chunk))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            while chunk := answer.read(2**20):
+                file.write(chunk)
+                digest.update(chunk)
+                progress.advance(task, len(chunk))
     return f"{algorithm}:{digest.hexdigest()}"
 
 

@@ -61,7 +61,7 @@ def federate(
     test = torch.arange(len(dataset) - held_back, len(dataset))
     if not held_back:
         test = torch.cat([part.test for part in shares]).sort().values
-    options = asdict(partition) if is_dataclass(partition) and not isinstance(partition, type) else {}
+    options: dict[str, object] = asdict(partition) if is_dataclass(partition) else {}
     made = {
         "partition": {"kind": name_of("partitions", type(partition)), **options},
         "split": asdict(settings),

@@ -35,17 +35,18 @@ def find(name: str, folders: Sequence[str], files: Sequence[str], remotes: Seque
         if all(present(place, file) for file in files):
             return place
     home = roots()[0] / name
+    partly = next((place for place in places if place.is_dir()), None)
     try:
         for remote in remotes:
             fetch(remote, home)
-    except (DataError, OSError) as error:
-        partly = next((place for place in places if place.is_dir()), None)
+    except DataError as error:
         missing = [file for file in files if partly and not present(partly, file)]
         raise DataError(
             f"{name} is not on this machine and could not be downloaded.\n  {error}\n"
             f"  Looked in: {', '.join(map(str, places))}.\n"
             + (f"  {partly} is there, but lacks {', '.join(missing)}.\n" if partly else "")
-            + f"  Put {', '.join(files)} into {places[0]}, or set PROTEA_DATA to the folder that holds {folders[0]}.\n"
+            + f"  Put {', '.join(files)} into {places[0]},\n"
+            f"  or set PROTEA_DATA to the folder that holds {folders[0]}.\n"
             f"  Its authors have it at {', '.join(remote.url for remote in remotes)}."
         ) from error
     for place in places:

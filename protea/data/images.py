@@ -24,21 +24,23 @@ def read(paths: Sequence[Path], size: int | None = None, mode: Mode = "RGB") -> 
     if not paths:
         return torch.empty(0, dtype=torch.uint8)
     first = read_one(paths[0], size, mode)
-    images = np.empty((len(paths), *first.shape), np.uint8)
+    height, width, channels = first.shape
+    images = np.empty((len(paths), channels, height, width), np.uint8)
 
     def place(row: int) -> None:
         image = read_one(paths[row], size, mode)
         if image.shape != first.shape:
             raise DataError(
-                f"{paths[row]} is {image.shape[1]} x {image.shape[0]} pixels, {paths[0]} is {first.shape[1]} x "
-                f"{first.shape[0]}.  Set size to scale all images to one size."
+                f"{paths[row]} is {image.shape[1]} x {image.shape[0]} pixels, "
+                f"{paths[0]} is {first.shape[1]} x {first.shape[0]}.\n"
+                f"  Set size to scale all images to one size."
             )
-        images[row] = image
+        images[row] = image.transpose(2, 0, 1)
 
     with ThreadPoolExecutor() as pool:  # decoding does not hold Python's lock
         for _ in pool.map(place, range(len(paths))):
             pass
-    return torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+    return torch.from_numpy(images)
 
 
 def read_one(path: Path, size: int | None, mode: Mode) -> np.ndarray[Any, np.dtype[np.uint8]]:

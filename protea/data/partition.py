@@ -90,11 +90,13 @@ def pathological(
     slots = clients * classes_per_client
     if not 1 <= classes_per_client <= len(names):
         raise ConfigError(
-            f"pathological: classes_per_client is {classes_per_client}; with {len(names)} classes it can be 1 to {len(names)}."
+            f"pathological: classes_per_client is {classes_per_client}; it can be 1 to {len(names)}, "
+            f"as there are {len(names)} classes."
         )
     if slots < len(names):
         raise ConfigError(
-            f"pathological: {clients} clients with {classes_per_client} classes each cannot hold all {len(names)} classes.\n"
+            f"pathological: {clients} clients with {classes_per_client} classes each "
+            f"cannot hold all {len(names)} classes.\n"
             f"  Set classes_per_client to at least {math.ceil(len(names) / clients)}, or take more clients."
         )
     if dialect == "pfllib":
@@ -102,8 +104,9 @@ def pathological(
     room = np.minimum(sizes, clients)
     if room.sum() < slots:
         raise ConfigError(
-            f"pathological: {clients} clients with {classes_per_client} classes each need {slots} samples of their own; "
-            f"the {len(names)} classes have {room.sum()}.\n  Use fewer clients or fewer classes_per_client."
+            f"pathological: {clients} clients with {classes_per_client} classes each need {slots} samples "
+            f"of their own; the {len(names)} classes have {room.sum()}.\n"
+            f"  Use fewer clients or fewer classes_per_client."
         )
     random = stream(seed)
     holders = even_counts(room, slots, random)
@@ -199,7 +202,7 @@ def checked(
         raise ConfigError(f"partition: alpha is {alpha}; it must be a positive number, such as 0.1.")
     if clients * least > len(array):
         raise ConfigError(
-            f"partition: {clients} clients with at least {least} samples each need {clients * least} samples; "
+            f"partition: {clients} clients with at least {least} samples each need {clients * least}; "
             f"there are {len(array)}.\n  Set clients to {len(array) // least} or fewer."
         )
     return array
@@ -210,9 +213,9 @@ def usual_least(labels: Labels, clients: int) -> int:
 
 
 def portions(total: int, weights: npt.NDArray[np.float64]) -> Positions:
-    """``total`` in whole numbers in the ratio of the weights: rounded down, then up where most was cut off."""
+    """``total`` in whole numbers in the ratio of the weights: rounded up where most would be cut off."""
     exact = total * weights / weights.sum()
-    whole = np.floor(exact).astype(np.int64)
+    whole: Positions = np.floor(exact).astype(np.int64)
     whole[np.argsort(whole - exact, kind="stable")[: total - whole.sum()]] += 1
     return whole
 

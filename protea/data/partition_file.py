@@ -1,4 +1,4 @@
-"""A partition as one JSON file, to be read again or by others: ``partition = { kind = "file", path = "..." }``."""
+"""A partition that was saved as a JSON file: ``partition = { kind = "file", path = "..." }``."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def load(path: Path | str, dataset: Dataset) -> Federated:
     federated = Federated(dataset, shares, tensor(stored.public), tensor(stored.test), stored.made)
     if federated.class_counts().tolist() != stored.class_counts:
         raise DataError(
-            f"{path}: the clients' class counts are not those it was saved with, so it was made for other data, "
-            f"or for the same in another order.\n  Name the source it was made for: {stored.made or 'not recorded'}."
+            f"{path}: the clients' class counts are not those it was saved with,\n"
+            f"  so it was made for other data, or for the same in another order."
         )
     return federated
 
@@ -94,7 +94,7 @@ class Given:
         federated = load(self.path, dataset)
         if len(federated.shares) != clients:
             raise ConfigError(
-                f"{self.path} is a partition for {len(federated.shares)} clients, the experiment has {clients}.\n"
+                f"{self.path} is for {len(federated.shares)} clients; the experiment has {clients}.\n"
                 f"  Set clients = {len(federated.shares)}."
             )
         return federated
@@ -105,7 +105,5 @@ class Given:
         """Each client's rows without regard to what they are for; ``labels`` are those of all rows."""
         stored = read(self.path, len(labels))
         if len(stored.clients) != clients:
-            raise ConfigError(
-                f"{self.path} is a partition for {len(stored.clients)} clients.  Set clients to that."
-            )
+            raise ConfigError(f"{self.path} is for {len(stored.clients)} clients.  Set clients to that.")
         return [np.sort(np.array(one.train + one.validation + one.test, np.int64)) for one in stored.clients]

@@ -29,8 +29,8 @@ def dirichlet(
         if min(map(len, parts)) >= least:
             return parts
     raise ConfigError(
-        f"dirichlet, dialect pfllib: in {TRIES} draws over {len(labels)} samples, {clients} clients and alpha {alpha} "
-        f"some client always had fewer than {least} samples.\n"
+        f"dirichlet, dialect pfllib: {len(labels)} samples, {clients} clients, alpha {alpha}: "
+        f"in {TRIES} draws some client always had fewer than {least} samples.\n"
         f"  Lower least or clients, raise alpha, or set dialect = 'protea', which always ends."
     )
 
@@ -44,10 +44,13 @@ def attempt(
     for members in classes:
         order = members.copy()
         random.shuffle(order)
-        weights = random.dirichlet(np.full(clients, alpha)) * (held < even)
-        total = weights.sum()
-        # Where all the weight fell on full clients the reference divides 0 by 0, and its last client takes all.
-        ends = np.cumsum(weights / total) * len(order) if total > 0 else np.zeros(clients)
+        # With all weight on full clients, or a tiny alpha, the reference divides 0 by 0 or inf by inf.
+        # Nan as a cutting point then leaves all to its last client.
+        with np.errstate(invalid="ignore"):
+            weights = random.dirichlet(np.full(clients, alpha)) * (held < even)
+            total = weights.sum()
+        sound = 0 < total < math.inf
+        ends = np.cumsum(weights / total) * len(order) if sound else np.zeros(clients)
         for client, piece in enumerate(np.split(order, ends.astype(np.int64)[:-1])):
             parts[client].append(piece)
             held[client] += len(piece)
@@ -78,8 +81,9 @@ def pathological(
         low, high = int(max(mean / 10, least)), int(mean)
         if not len(takers) or (not balanced and len(takers) > 1 and low >= high):
             raise ConfigError(
-                f"pathological, dialect pfllib: class {name} ({len(members)} samples) cannot be spread over "
-                f"{len(takers)} clients.\n  Use fewer clients, other classes_per_client, or dialect = 'protea'."
+                f"pathological, dialect pfllib: class {name} ({len(members)} samples) cannot be spread "
+                f"over {len(takers)} clients.\n"
+                f"  Use fewer clients, other classes_per_client, or dialect = 'protea'."
             )
         sizes = np.full(len(takers) - 1, high)
         if not balanced:

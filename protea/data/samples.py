@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -29,8 +31,8 @@ class Samples:
         self.index = torch.arange(len(dataset)) if index is None else index
         self.device = torch.device(device)
         self.y = dataset.y[self.index].to(self.device)
-        row_bytes = dataset.x[0].numel() * max(4, dataset.x.element_size() * (dataset.x.dtype != torch.uint8))
-        self._keeps = len(self) * row_bytes <= budget
+        floats = 4 if dataset.x.dtype == torch.uint8 else dataset.x.element_size()
+        self._keeps = len(self) * dataset.x[0].numel() * floats <= budget
         self._kept: Tensor | None = None
 
     def __len__(self) -> int:
@@ -43,12 +45,19 @@ class Samples:
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the rows numbered so, from 0 to ``len(self) - 1``."""
-        y = self.y[rows.to(self.device)]
+        here = rows.to(self.device)
+        y = self.y.index_select(0, here)  # on one core, three times as fast as self.y[here]
         if not self._keeps:
-            return self._inputs(self.index[rows.to(self.index.device)]), y
+            return self._inputs(self.index.index_select(0, rows.to(self.index.device))), y
         if self._kept is None:
             self._kept = self._inputs(self.index)
-        return self._kept[rows.to(self.device)], y
+        return self._kept.index_select(0, here), y
+
+    def with_targets(self, targets: Tensor) -> Samples:
+        """The same inputs with other targets, one row each: what a teacher says of them, for example."""
+        other = copy.copy(self)
+        other.y = targets.to(self.device)
+        return other
 
     def counts(self, classes: int) -> Tensor:
         """How many samples of each class there are."""
@@ -59,7 +68,7 @@ class Samples:
         self._kept = None
 
     def _inputs(self, index: Tensor) -> Tensor:
-        return normalise(self.dataset.x[index].to(self.device))
+        return normalise(self.dataset.x.index_select(0, index).to(self.device))
 
 
 def normalise(x: Tensor) -> Tensor:

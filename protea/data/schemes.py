@@ -1,4 +1,4 @@
-"""The partitions of ``protea.data.partition`` as settings: ``partition = { kind = "dirichlet", alpha = 0.1 }``."""
+"""The functions of ``protea.data.partition`` as settings: ``partition = { kind = "iid" }``."""
 
 from __future__ import annotations
 

@@ -81,11 +81,11 @@ def split(
 def quotas(
     sizes: Positions, fraction: float, room: Positions, random: np.random.Generator, at_least: int = 0
 ) -> Positions:
-    """How many of each group to take, so that the total is right and no group gives more than it has room for."""
+    """How many to take of each group, so that the total is right and no group gives too many."""
     if not fraction:
         return np.zeros_like(sizes)
     goal = min(max(at_least, int(fraction * sizes.sum() + 0.5)), int(room.sum()))
-    taken = np.minimum(np.floor(fraction * sizes).astype(np.int64), room)
+    taken: Positions = np.minimum(np.floor(fraction * sizes).astype(np.int64), room)
     order = random.permutation(len(sizes))  # among groups equally far from their due, any
     while taken.sum() < goal:
         due = np.where(taken < room, fraction * sizes - taken, -np.inf)

@@ -73,4 +73,5 @@ class FML(Method[Weights, Weights]):
     def teach(self, teacher: Tensor, student: Tensor) -> Tensor:
         if self.teaching == "apart":
             return losses.distill(student, teacher)
-        return F.kl_div(student.log_softmax(1), teacher.softmax(1), reduction="mean")
+        divergence = F.kl_div(student.log_softmax(1), teacher.softmax(1), reduction="batchmean")
+        return divergence / student.shape[1]

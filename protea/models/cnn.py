@@ -29,9 +29,12 @@ def convolutional(
         layers += [nn.Conv2d(channels, out, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
         channels, size = out, [(side + 2 * padding - 4) // 2 for side in size]
     if min(size) < 1:
+        least = 1
+        for _ in range(convs):
+            least = 2 * least + 4 - 2 * padding
         raise ConfigError(
-            f"images of {shape[1]}x{shape[2]} are too small for {convs} convolutions of 5x5 without padding, "
-            f"which need {6 if convs == 1 else 16}x{6 if convs == 1 else 16}.  Use cnn, or a member of the family tiny5."
+            f"images of {shape[1]}x{shape[2]} are too small for it; it needs {least}x{least}.  "
+            "Use cnn, or a member of the family tiny5."
         )
     layers.append(nn.Flatten())
     features = channels * size[0] * size[1]

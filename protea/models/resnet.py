@@ -13,6 +13,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from protea.errors import ConfigError
 from protea.models.shapes import image
 
 WIDTHS = (64, 128, 256, 512)
@@ -82,7 +83,9 @@ class ResNet(nn.Module):
             for number in range(count):
                 stride = 2 if number == 0 and width > WIDTHS[0] else 1
                 change = before != after or stride > 1
-                shortcut = nn.Sequential(conv1x1(before, after, stride), nn.BatchNorm2d(after)) if change else None
+                shortcut = (
+                    nn.Sequential(conv1x1(before, after, stride), nn.BatchNorm2d(after)) if change else None
+                )
                 stage.append(kind(before, width, stride, shortcut))
                 before = after
             self.add_module(name, stage)
@@ -97,10 +100,11 @@ class ResNet(nn.Module):
         return x.mean((2, 3))
 
 
-def resnet(
-    shape: tuple[int, ...], *, blocks: Sequence[int], kind: type[Basic] | type[Bottleneck] = Basic
-) -> nn.Module:
-    return ResNet(image(shape)[0], kind, blocks)
+def resnet(shape: tuple[int, ...], *, blocks: Sequence[int], bottleneck: bool = False) -> nn.Module:
+    """Features are 64, 128, 256 or 512 wide after one to four stages, four times that with bottlenecks."""
+    if not 1 <= len(blocks) <= len(WIDTHS):
+        raise ConfigError(f"blocks is {list(blocks)}; it must have one to four entries, one for each stage.")
+    return ResNet(image(shape)[0], Bottleneck if bottleneck else Basic, blocks)
 
 
 resnet4 = partial(resnet, blocks=(1,))
@@ -109,6 +113,6 @@ resnet8 = partial(resnet, blocks=(1, 1, 1))
 resnet10 = partial(resnet, blocks=(1, 1, 1, 1))
 resnet18 = partial(resnet, blocks=(2, 2, 2, 2))
 resnet34 = partial(resnet, blocks=(3, 4, 6, 3))
-resnet50 = partial(resnet, blocks=(3, 4, 6, 3), kind=Bottleneck)
-resnet101 = partial(resnet, blocks=(3, 4, 23, 3), kind=Bottleneck)
-resnet152 = partial(resnet, blocks=(3, 8, 36, 3), kind=Bottleneck)
+resnet50 = partial(resnet, blocks=(3, 4, 6, 3), bottleneck=True)
+resnet101 = partial(resnet, blocks=(3, 4, 23, 3), bottleneck=True)
+resnet152 = partial(resnet, blocks=(3, 8, 36, 3), bottleneck=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protea.models.mlp import mlp
@@ -67,7 +68,7 @@ class Residual(nn.Module):
         self.shortcut = nn.Identity() if same else nn.Conv2d(before, after, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (self.layers(x) + self.shortcut(x)).relu()
+        return F.relu(self.layers(x) + self.shortcut(x))
 
 
 def tiny_resnet(shape: tuple[int, ...]) -> nn.Module:
@@ -83,8 +84,10 @@ def tiny_separable(shape: tuple[int, ...]) -> nn.Module:
     layers += [nn.Conv2d(channels, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU6()]
     for before, after, stride in ((32, 64, 2), (64, 128, 2)):
         layers += [
-            nn.Conv2d(before, before, 3, stride, padding=1, groups=before, bias=False), nn.BatchNorm2d(before), nn.ReLU6(),
-            nn.Conv2d(before, after, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU6(),
+            nn.Conv2d(before, before, 3, stride, padding=1, groups=before, bias=False),
+            nn.BatchNorm2d(before), nn.ReLU6(),
+            nn.Conv2d(before, after, 1, bias=False),
+            nn.BatchNorm2d(after), nn.ReLU6(),
         ]  # fmt: skip
     return nn.Sequential(*layers, Mean())
 
@@ -94,7 +97,9 @@ class Mixer(nn.Module):
 
     def __init__(self, patches: int, width: int) -> None:
         super().__init__()
-        self.across = nn.Sequential(nn.Linear(patches, 2 * patches), nn.GELU(), nn.Linear(2 * patches, patches))
+        self.across = nn.Sequential(
+            nn.Linear(patches, 2 * patches), nn.GELU(), nn.Linear(2 * patches, patches)
+        )
         self.within = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
@@ -115,10 +120,13 @@ class Patches(nn.Module):
         self.embed = nn.Conv2d(channels, width, (height, breadth), stride=(height, breadth))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.embed(self.pad(x)).flatten(2).mT
+        patches: Tensor = self.embed(self.pad(x)).flatten(2).mT
+        return patches
 
 
 def tiny_mixer(shape: tuple[int, ...]) -> nn.Module:
     """16 patches, mixed twice; then a hidden layer of 64."""
     layers, size = as_image(shape)
-    return nn.Sequential(*layers, Patches(size, 48), Mixer(16, 48), Mixer(16, 48), mlp((16, 48), hidden=(64,)))
+    return nn.Sequential(
+        *layers, Patches(size, 48), Mixer(16, 48), Mixer(16, 48), mlp((16, 48), hidden=(64,))
+    )

@@ -46,9 +46,9 @@ class Csv:
         if not features:
             raise DataError(f"{path} has no column besides {', '.join(header)}: nothing to learn from.")
         for line, row in rows:
-            for name in (self.label, self.key):
-                if name is not None and row[place[name]].strip().lower() in MISSING:
-                    raise missing(path, line, name)
+            for column in filter(None, (self.label, self.key)):
+                if row[place[column]].strip().lower() in MISSING:
+                    raise missing(path, line, column)
         x = np.array(
             [[number(row[place[name]], path, line, name) for name in features] for line, row in rows],
             np.float64,

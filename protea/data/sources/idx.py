@@ -22,6 +22,20 @@ FILES = (
 )
 
 
+CLOTHES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
 @dataclass(frozen=True)
 class FashionMNIST:
     """Clothes, 28 x 28, 60,000 and 10,000.  Xiao, Rasul, Vollgraf, https://arxiv.org/abs/1708.07747"""
@@ -34,11 +48,10 @@ class FashionMNIST:
             "bef4ecab320f06d8554ea6380940ec79",
             "bb300cfdad3c16e7a12a480ee83cd310",
         )
-        names = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot".split(",")
         folder = files.find(
             "fashion-mnist", ("fashion-mnist", "FashionMNIST/raw"), FILES, remotes(site, digests)
         )
-        return read(folder, tuple(names))
+        return read(folder, CLOTHES)
 
 
 @dataclass(frozen=True)
@@ -65,16 +78,16 @@ def remotes(site: str, digests: tuple[str, ...]) -> list[Remote]:
 
 def read(folder: Path, names: tuple[str, ...]) -> Dataset:
     x, y, x_test, y_test = (read_idx(files.present(folder, file) or folder / file) for file in FILES)
-    for part, images, labels in (("train", x, y), ("t10k", x_test, y_test)):
-        if images.ndim != 3 or labels.shape != images.shape[:1]:
-            raise DataError(f"{folder}: the {part} images are {images.shape}, the labels {labels.shape}.")
+    for part, inputs, targets in (("train", x, y), ("t10k", x_test, y_test)):
+        if inputs.ndim != 3 or targets.shape != inputs.shape[:1]:
+            raise DataError(f"{folder}: the {part} images are {inputs.shape}, the labels {targets.shape}.")
     images = torch.from_numpy(np.concatenate([x, x_test])[:, None])
     labels = torch.from_numpy(np.concatenate([y, y_test]).astype(np.int64))
     return Dataset(images, labels, names, tests=len(y_test))
 
 
 def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """An array of bytes: two zeros, 8 for bytes, the number of dimensions, each dimension in 4 bytes, the data."""
+    """An array of bytes: 0, 0, 8 for bytes, the number of dimensions, each of them in 4 bytes, the data."""
     raw = files.content(path)
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise DataError(

@@ -33,7 +33,8 @@ class Npz:
     def fields(self) -> dict[str, Any]:
         path = files.own(self.path)
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file:
+                stored = np.load(file, allow_pickle=False)
                 if isinstance(stored, np.ndarray):
                     raise DataError(f"{path} is a single array.  Save with numpy.savez(path, x=..., y=...).")
                 for name in stored.files:
@@ -42,8 +43,9 @@ class Npz:
                 fields = {name: stored[name] for name in stored.files}
         except ValueError as error:
             raise DataError(
-                f"{path} holds pickled objects or is not an .npz file ({error}).  Pickles can run any code and are "
-                f"never read.\n  Save plain arrays: numpy.savez(path, x=..., y=...), with dtype numbers or str, not object."
+                f"{path} holds pickled objects or is not an .npz file ({error}).\n"
+                f"  Pickles can run any code and are never read.  Save arrays of numbers or of str:\n"
+                f"  numpy.savez(path, x=..., y=...)"
             ) from error
         except (OSError, EOFError, zipfile.BadZipFile) as error:
             raise DataError(f"{path} is damaged or not an .npz file: {error}.") from error
