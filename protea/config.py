@@ -228,6 +228,8 @@ def _check(settings: Any, path: str, where: str) -> None:
 
 
 def _valid(kind: type[Any], name: str, value: object, path: str, where: str) -> Any:
+    if _hints(kind)[name] is Any:
+        return value
     adapter = _adapter(kind, name)
     try:
         if isinstance(value, list | dict | str):
@@ -267,7 +269,7 @@ def _value(text: str) -> Any:
 def _unknown(name: str, kind: type[Any], known: Mapping[str, Field[Any]], path: str, where: str) -> str:
     of = f" of {kind.__name__.lower()}" if path else ""
     at = f"{path}.{name}" if path else name
-    hint = nearest(name, known)
+    hint = nearest(at, [f"{path}.{other}" if path else other for other in known])
     return f"{where}: {at} is not a setting{of}.\n  {hint}  {_has(known.values())}"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -47,9 +48,10 @@ class Lines(Quiet):
         self.done += 1
         passed = time.perf_counter() - self.started
         left = passed / self.done * (self.rounds - record.round)
+        loss = "-" if record.loss is None else f"{record.loss:.3f}"
         self.console.print(
-            f"{self.title}  round {record.round}/{self.rounds}  loss {percent(record.loss, 1):>6}  "
-            f"accuracy {percent(record.accuracy)}  {passed:.0f} s, about {left:.0f} s left",
+            f"{self.title}  round {record.round}/{self.rounds}  loss {loss}  "
+            f"accuracy {percent(record.accuracy)} %  {passed:.0f} s, about {left:.0f} s left",
             soft_wrap=True,
             highlight=False,
         )
@@ -94,16 +96,14 @@ class Live(Quiet):
         self.progress.advance(self.each)
 
     def record(self, record: Record) -> None:
-        note = f"rounds  accuracy {percent(record.accuracy)}" if record.accuracy is not None else "rounds"
+        note = f"rounds  accuracy {percent(record.accuracy)} %" if record.accuracy is not None else "rounds"
         self.progress.update(self.all, completed=record.round, note=note)
         self.progress.reset(self.each)
 
 
-def percent(value: float | None, scale: int = 100) -> str:
+def percent(value: float | None) -> str:
     """``83.1`` of 0.831; a dash where there is nothing."""
-    if value is None:
-        return "-"
-    return f"{scale * value:.1f} %" if scale == 100 else f"{value:.3f}"
+    return "-" if value is None else f"{100 * value:.1f}"
 
 
 def size(count: float) -> str:
@@ -117,10 +117,12 @@ def size(count: float) -> str:
 
 def results(console: Console, found: Sequence[Result]) -> None:
     """The final table: each run, and the majority-class predictor on the same split."""
-    table = Table(title="Accuracy on the clients' own test samples, after the last round", title_justify="left")
-    table.add_column("method")
-    for name in ("own rule", "by head", "mean of clients", "best round", "sent up", "sent down", "time"):
-        table.add_column(name, justify="right")
+    table = Table(
+        title="Accuracy on the clients' own test samples after the last round, in %", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0)
+    )
+    table.add_column("method", no_wrap=True)
+    for name in ("own rule", "by head", "clients", "best (round)", "up", "down", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
     for result in found:
         s: dict[str, Any] = result.summary
         best = s["best"] or {"accuracy": None, "round": "-"}
@@ -129,7 +131,7 @@ def results(console: Console, found: Sequence[Result]) -> None:
         table.add_row(
             s["method"], percent(s["accuracy"]), percent(head), percent(rule),
             f"{percent(best['accuracy'])} ({best['round']})",
-            size(s["bytes_up"]), size(s["bytes_down"]), f"{s['cost']['seconds']:.1f} s",
+            size(s["bytes_up"]), size(s["bytes_down"]), f"{s['cost']['seconds']:.0f} s",
         )  # fmt: skip
-    table.add_row("majority class", percent(found[0].summary["majority"]), "", "", "", "0 B", "0 B", "")
+    table.add_row("majority class", percent(found[0].summary["majority"]), "", "", "", "", "", "")
     console.print(table)

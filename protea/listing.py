@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -100,7 +101,7 @@ def _version(package: str) -> str | None:
 
 
 def _table(*columns: str) -> Table:
-    table = Table()
+    table = Table(box=SIMPLE)
     for column in columns:
         table.add_column(column)
     return table

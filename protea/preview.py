@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -86,7 +87,7 @@ def show(console: Console, experiment: Experiment) -> None:
     console.print(dump(experiment), highlight=False, markup=False)
     console.rule("Clients")
     console.print(clients(recipe))
-    console.print(f"Always answering a client's commonest class: {percent(recipe.data.majority())} accuracy.")
+    console.print(f"Always answering a client's commonest class: {percent(recipe.data.majority())} % accuracy.")
     console.rule("Models")
     with Streams(experiment.seed).default("preview"):
         models = [recipe.make(member) for member in recipe.members]
@@ -105,11 +106,11 @@ def clients(recipe: Recipe) -> Table:
     """Samples and classes of each client."""
     data, names = recipe.data, recipe.data.dataset.names
     counts = data.class_counts()
-    table = Table()
-    for column in ("client", "architecture"):
-        table.add_column(column)
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), title="Samples by part, and by class over all parts", title_justify="left")
+    for column in ("#", "architecture"):
+        table.add_column(column, no_wrap=True)
     few = len(names) <= SHOWN
-    for column in ("train", "validation", "test", *(names if few else ("classes", "largest class"))):
+    for column in ("train", "val.", "test", *(names if few else ("classes", "largest class"))):
         table.add_column(column, justify="right")
     for client, share in enumerate(data.shares[:SHOWN]):
         row = counts[client].tolist()
@@ -123,13 +124,12 @@ def clients(recipe: Recipe) -> Table:
 
 def architectures(recipe: Recipe, models: list[SplitModel]) -> Table:
     """Parameters of each architecture, and how many clients have it."""
-    table = Table()
+    table = Table(box=SIMPLE, title="Parameters", title_justify="left")
     table.add_column("architecture")
     for column in ("body", "adapter", "head", "clients"):
         table.add_column(column, justify="right")
     held = len(recipe.data.shares)
     for index, (member, model) in enumerate(zip(recipe.members, models, strict=True)):
-        parts = (sum(p.numel() for p in part.parameters()) for part in (model.body, model.adapter, model.head))
         users = len(range(index, held, len(models)))
-        table.add_row(member.architecture, *(f"{n:,}" for n in parts), str(users))
+        table.add_row(member.architecture, *(f"{n:,}" for n in parameters(model).values()), str(users))
     return table

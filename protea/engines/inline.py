@@ -10,6 +10,8 @@ from protea.worker import Worker
 
 
 class Inline:
+    """One process, one client after another."""
+
     def __init__(self, worker: Worker, settings: EngineSettings | None = None) -> None:
         self.worker = worker
 

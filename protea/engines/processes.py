@@ -32,6 +32,8 @@ from protea.worker import Worker
 
 
 class Processes:
+    """Many processes on this machine, clients pinned to them."""
+
     def __init__(self, worker: Worker, settings: EngineSettings | None = None) -> None:
         settings = settings or EngineSettings()
         self.pool = pool(settings.workers or os.cpu_count() or 1)

@@ -114,7 +114,7 @@ def test_three_of_ten_classes_for_ten_clients_leave_one_with_a_single_class() ->
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.integers(1, 6), st.floats(1e-5, 50))
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_disjoint_cover_or_a_clear_refusal(labels: list[int], clients: int, alpha: float) -> None:
     try:
         parts = partition.dirichlet(labels, clients, alpha=alpha, seed=0, dialect="pfllib")
@@ -130,7 +130,7 @@ def test_a_disjoint_cover_or_a_clear_refusal(labels: list[int], clients: int, al
     st.integers(1, 6),
     st.booleans(),
 )
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_pathological_is_a_disjoint_cover_or_a_clear_refusal(
     labels: list[int], clients: int, per_client: int, balanced: bool
 ) -> None:
