@@ -8,6 +8,7 @@ from protea.payload import Payload
 from protea.prototypes import Prototypes
 from protea.server import Server
 from protea.weights import Weights
+
 from protea.config import Data, Experiment  # isort: skip  (its default method imports the names above)
 from protea.experiment import Result, rounds, run  # isort: skip
 

@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from protea import config, display, experiment, listing, plugins
+from protea import config, display, experiment, listing
 from protea.config import Experiment
 from protea.errors import ProteaError
 
@@ -25,7 +24,8 @@ app = typer.Typer(
 
 Config = Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)]
 Changes = Annotated[
-    list[str] | None, typer.Argument(metavar="[A.B=C]...", help="Changes, such as method.pull=1 seed=2.", show_default=False)
+    list[str] | None,
+    typer.Argument(metavar="[A.B=C]...", help="Changes, such as method.pull=1 seed=2.", show_default=False),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write records as JSON lines to standard output.")]
@@ -35,9 +35,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write records as JSON line
 def run(
     config_file: Config,
     changes: Changes = None,
-    out: Annotated[Path | None, typer.Option(help="Run directory, new.  [default: runs/NAME]", show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory, new.  [default: runs/NAME]", show_default=False)
+    ] = None,
     beside: Annotated[
-        list[str] | None, typer.Option(help="Run this method too, on the same split.  Repeatable.", show_default=False)
+        list[str] | None,
+        typer.Option(help="Run this method too, on the same split.  Repeatable.", show_default=False),
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -100,7 +103,7 @@ def with_method(base: Experiment, name: str) -> Experiment:
 def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> display.Quiet:
     """The display that fits where the output goes."""
     jobs = max(1, round(each.fraction * each.clients)) + each.clients
-    kind = display.Live if console.is_terminal else display.Lines
+    kind: type[display.Quiet] = display.Live if console.is_terminal else display.Lines
     if quiet or as_json:
         kind = display.Json if as_json else display.Quiet
     return kind(console, config.method_label(each.method), each.rounds, jobs)
@@ -109,7 +112,9 @@ def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> di
 def finish(console: Console, found: list[Any], as_json: bool) -> None:
     if as_json:
         for result in found:
-            sys.stdout.write(json.dumps({"kind": "summary", "directory": str(result.directory), **result.summary}) + "\n")
+            sys.stdout.write(
+                json.dumps({"kind": "summary", "directory": str(result.directory), **result.summary}) + "\n"
+            )
         return
     display.results(console, found)
     for result in found:

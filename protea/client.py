@@ -76,7 +76,7 @@ class Client:
                         f"(lr {lr:g}, {self.model.name}).  Try a smaller training.lr, or training.clip=10."
                     )
                 optimizer.zero_grad()
-                value.backward()  # type: ignore[no-untyped-call]
+                value.backward()
                 if plan.clip:
                     for module in modules:
                         nn.utils.clip_grad_norm_(module.parameters(), plan.clip)

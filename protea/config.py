@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_type_hints
@@ -46,7 +46,7 @@ class Data:
 
     source: Any = chosen("sources", "kind", Digits)
     partition: Any = chosen("partitions", "kind", Dirichlet)
-    pool: Literal["train", "all"] = "train"  # of the source's own parts; "all" merges its test part in, as HtFLlib
+    pool: Literal["train", "all"] = "train"  # of the source; "all" merges its test part in, as HtFLlib does
     public: NonNegativeInt = 0  # samples set aside, seen by all
     split: Split = field(default_factory=Split)  # of each client's samples
     augment: Augment = field(default_factory=Augment)
@@ -130,7 +130,10 @@ def to_table(settings: Any) -> Table:
     for f in _settings(type(settings)):
         value = getattr(settings, f.name)
         if "group" in f.metadata:
-            table[f.name] = {f.metadata["tag"]: plugins.name_of(f.metadata["group"], type(value)), **to_table(value)}
+            table[f.name] = {
+                f.metadata["tag"]: plugins.name_of(f.metadata["group"], type(value)),
+                **to_table(value),
+            }
         elif is_dataclass(value):
             table[f.name] = to_table(value)
         elif isinstance(value, bool | int | float | str | Path | list | tuple | Mapping):
@@ -153,7 +156,9 @@ def check(experiment: Experiment, where: str = "experiment") -> None:
     needs, name = experiment.method.needs, method_label(experiment.method)
     family = members(experiment.models.family, experiment.models.members)
     if needs.public_data and not experiment.data.public:
-        raise ConfigError(f"{where}: {name} needs public data, and data.public is 0.  Set, for example, data.public=500.")
+        raise ConfigError(
+            f"{where}: {name} needs public data, and data.public is 0.  Set, for example, data.public=500."
+        )
     if needs.server_model and experiment.models.server is None:
         raise ConfigError(f"{where}: {name} needs a model on the server.  Set, for example, models.server=resnet18.")
     if needs.same_architecture and any(member != family[0] for member in family):
@@ -228,9 +233,9 @@ def _check(settings: Any, path: str, where: str) -> None:
 
 
 def _valid(kind: type[Any], name: str, value: object, path: str, where: str) -> Any:
-    if _hints(kind)[name] is Any:
+    if _hints(cast(Hashable, kind))[name] is Any:
         return value
-    adapter = _adapter(kind, name)
+    adapter = _adapter(cast(Hashable, kind), name)
     try:
         if isinstance(value, list | dict | str):
             return adapter.validate_json(json.dumps(value), strict=True)  # in JSON a list may stand for a tuple
@@ -241,13 +246,13 @@ def _valid(kind: type[Any], name: str, value: object, path: str, where: str) -> 
 
 
 @cache
-def _adapter(kind: type[Any], name: str) -> TypeAdapter[Any]:
+def _adapter(kind: Hashable, name: str) -> TypeAdapter[Any]:
     return TypeAdapter(_hints(kind)[name], config=pydantic.ConfigDict(arbitrary_types_allowed=True))
 
 
 @cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
+def _hints(kind: Hashable) -> dict[str, Any]:
+    return get_type_hints(cast(Any, kind), include_extras=True)
 
 
 def _settings(kind: type[Any]) -> list[Field[Any]]:
@@ -255,8 +260,8 @@ def _settings(kind: type[Any]) -> list[Field[Any]]:
 
 
 def _nested(f: Field[Any]) -> type[Any] | None:
-    factory = f.default_factory
-    return factory if isinstance(factory, type) and is_dataclass(factory) and not f.metadata else None
+    factory: Any = f.default_factory
+    return cast("type[Any]", factory) if is_dataclass(factory) and not f.metadata else None
 
 
 def _value(text: str) -> Any:
@@ -280,4 +285,4 @@ def _has(known: Any) -> str:
     return f"It has: {', '.join(shown(f) for f in known) or 'no settings'}."
 
 
-__all__ = ["Data", "Experiment", "check", "dump", "load", "method_label", "override", "read", "replace", "to_table"]
+__all__ = ["Data", "Experiment", "check", "dump", "load", "method_label", "override", "read", "to_table"]

@@ -11,7 +11,14 @@ from typing import Any, Self
 
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from protea.engines import Reply
@@ -28,7 +35,9 @@ class Quiet:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         return None
 
     def reply(self, reply: Reply) -> None: ...
@@ -88,7 +97,9 @@ class Live(Quiet):
         self.progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.progress.update(self.each, visible=False)
         self.progress.stop()
 
@@ -118,7 +129,10 @@ def size(count: float) -> str:
 def results(console: Console, found: Sequence[Result]) -> None:
     """The final table: each run, and the majority-class predictor on the same split."""
     table = Table(
-        title="Accuracy on the clients' own test samples after the last round, in %", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0)
+        title="Accuracy on the clients' own test samples after the last round, in %",
+        title_justify="left",
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
     )
     table.add_column("method", no_wrap=True)
     for name in ("own rule", "by head", "clients", "best (round)", "up", "down", "time"):

@@ -95,9 +95,7 @@ def run(
     return _run(experiment, recipe, directory, watch, on_round)
 
 
-def resume(
-    path: Path, *, watch: Watch = ignore, on_round: Callable[[Record], None] = lambda record: None
-) -> Result:
+def resume(path: Path, *, watch: Watch = ignore, on_round: Callable[[Record], None] = lambda record: None) -> Result:
     """Continue a run from its newest complete checkpoint, to the same end as if it had never stopped."""
     directory = Run.open(path)
     if directory.summary() is not None:
@@ -107,7 +105,11 @@ def resume(
 
 
 def _run(
-    experiment: Experiment, recipe: Recipe, directory: Run | None, watch: Watch, on_round: Callable[[Record], None]
+    experiment: Experiment,
+    recipe: Recipe,
+    directory: Run | None,
+    watch: Watch,
+    on_round: Callable[[Record], None],
 ) -> Result:
     records = []
     with closing(open_engine(experiment, recipe)) as engine:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from protea import plugins
-from protea.errors import ConfigError, DataError, nearest
+from protea.errors import ConfigError, nearest
 from protea.models.families import FAMILIES
 
 EXTRAS = {

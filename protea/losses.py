@@ -22,8 +22,9 @@ def pull(z: Tensor, y: Tensor, prototypes: Prototypes, metric: Distance = "mse")
     """
     away = (z - prototypes.vectors[y]) * prototypes.present[y].unsqueeze(1)
     if metric == "euclidean":
-        return torch.linalg.vector_norm(away, dim=1).mean()  # its gradient at distance 0 is 0
-    squared = away.square().sum(1).mean()
+        lengths: Tensor = torch.linalg.vector_norm(away, dim=1)  # its gradient at length 0 is 0
+        return lengths.mean()
+    squared: Tensor = away.square().sum(1).mean()
     return squared / z.shape[1] if metric == "mse" else squared
 
 

@@ -62,7 +62,9 @@ class Memory(UserDict[str, Any]):
             elif kind == "module":
                 module = self.data.get(name)
                 if not isinstance(module, nn.Module):
-                    raise CheckpointError(f"memory[{name!r}] is a module that start_client or start_server did not make.")
+                    raise CheckpointError(
+                        f"memory[{name!r}] is a module that start_client or start_server did not make."
+                    )
                 module.load_state_dict(parts)
             elif kind in Payload.kinds:
                 self.data[name] = Payload.kinds[kind].from_flat(parts)

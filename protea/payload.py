@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import torch
@@ -64,11 +64,9 @@ def pack(payload: Payload | None) -> Named:
     """Flatten and copy: a payload on its way never shares memory with a live model."""
     if payload is None:
         return {}
-    if not isinstance(payload, Payload) or not is_dataclass(payload):
+    if not isinstance(cast(object, payload), Payload):
         raise PayloadError(f"{type(payload).__name__} cannot travel; a payload is a dataclass derived from Payload.")
-    return {
-        name: t.detach().to("cpu", copy=True).contiguous() for name, t in payload.flat().items()
-    }
+    return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in payload.flat().items()}
 
 
 def unpack(kind: type[P], named: Named) -> P | None:
@@ -83,7 +81,7 @@ def nbytes(named: Named) -> int:
 
 def to_bytes(named: Named, **about: object) -> bytes:
     """One safetensors message; ``about`` is small and plain (JSON)."""
-    return cast(bytes, save(named, metadata={"about": json.dumps(about)}))
+    return save(named, metadata={"about": json.dumps(about)})
 
 
 def from_bytes(message: bytes) -> tuple[Named, dict[str, Any]]:

@@ -19,8 +19,8 @@ from protea.data.split import Share
 from protea.display import percent, size
 from protea.engines.inline import Inline
 from protea.experiment import federation, prepare
-from protea.models.split import SplitModel
 from protea.models.build import size as parameters
+from protea.models.split import SplitModel
 from protea.recipe import Recipe
 from protea.rng import Streams
 from protea.worker import Worker, threads
@@ -69,7 +69,7 @@ def seconds(experiment: Experiment, recipe: Recipe, models: list[SplitModel]) ->
             for _ in range(3):  # the first pays for set-up
                 started = time.perf_counter()
                 optimizer.zero_grad()
-                F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+                F.cross_entropy(model(x), y).backward()
                 optimizer.step()
             each.append((time.perf_counter() - started) / len(batch))
     workers = 1 if experiment.engine.name == "inline" else experiment.engine.workers or os.cpu_count() or 1
@@ -93,10 +93,11 @@ def show(console: Console, experiment: Experiment) -> None:
         models = [recipe.make(member) for member in recipe.members]
     console.print(architectures(recipe, models))
     console.rule("Cost")
-    sent, took = traffic(experiment, recipe), seconds(experiment, recipe, models)
+    sent, took, name = traffic(experiment, recipe), seconds(experiment, recipe, models), method_label(experiment.method)
+    both = sent.up + sent.down
     console.print(
-        f"{method_label(experiment.method)}: about {size(sent.up)} up and {size(sent.down)} down per round "
-        f"({(sent.up + sent.down) / 4e6:.2f} million numbers), {size((sent.up + sent.down) * experiment.rounds)} in all.\n"
+        f"{name}: about {size(sent.up)} up and {size(sent.down)} down per round ({both / 4e6:.2f} million numbers), "
+        f"{size(both * experiment.rounds)} in all.\n"
         f"About {took:.1f} s per round here, {took * experiment.rounds / 60:.1f} min for {experiment.rounds} rounds.",
         highlight=False,
     )
@@ -106,7 +107,12 @@ def clients(recipe: Recipe) -> Table:
     """Samples and classes of each client."""
     data, names = recipe.data, recipe.data.dataset.names
     counts = data.class_counts()
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), title="Samples by part, and by class over all parts", title_justify="left")
+    table = Table(
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+        title="Samples by part, and by class over all parts",
+        title_justify="left",
+    )
     for column in ("#", "architecture"):
         table.add_column(column, no_wrap=True)
     few = len(names) <= SHOWN

@@ -34,7 +34,9 @@ class Weights(Payload):
         """
         shares = [1.0] * len(parts) if samples is None else list(samples)
         total = sum(shares)
-        return cls({name: _mean([p.tensors[name] for p in parts], [s / total for s in shares]) for name in parts[0].tensors})
+        return cls(
+            {name: _mean([p.tensors[name] for p in parts], [s / total for s in shares]) for name in parts[0].tensors}
+        )
 
     def check_like(self, other: Weights) -> None:
         """Raise unless names and shapes are those of ``other``."""

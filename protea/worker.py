@@ -52,9 +52,7 @@ class Worker:
             reply = Reply(job.client, error=str(error))
         except Exception:  # whatever a method or model raises is this client's failure, not the engine's
             reply = Reply(job.client, error=f"client {job.client}, round {job.round}:\n{traceback.format_exc()}")
-        return Reply(
-            reply.client, reply.up, reply.samples, reply.metrics, time.perf_counter() - started, reply.error
-        )
+        return Reply(reply.client, reply.up, reply.samples, reply.metrics, time.perf_counter() - started, reply.error)
 
     def _run(self, job: Job) -> Reply:
         client = self.client(job.client)

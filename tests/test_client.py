@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import toy
 import torch
 import torch.nn.functional as F
+import toy
 from torch import nn
 
 from protea import Client, SplitModel
@@ -26,7 +26,8 @@ def cross_entropy(c: Client) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("samples", "sizes"), [(1, [1]), (2, [2]), (9, [9]), (10, [10]), (11, [11]), (12, [10, 2]), (21, [10, 11])]
+    ("samples", "sizes"),
+    [(1, [1]), (2, [2]), (9, [9]), (10, [10]), (11, [11]), (12, [10, 2]), (21, [10, 11])],
 )
 def test_batches_use_every_sample_and_never_end_with_one(samples: int, sizes: list[int]) -> None:
     parts = list(batches(torch.randperm(samples), 10))

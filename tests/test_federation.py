@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-import toy
 import torch
+import toy
 
 from protea import Prototypes
 from protea.engines import Job, Reply
@@ -93,9 +93,7 @@ def test_a_failing_client_stops_the_run_or_is_skipped():
     assert record.failures == {1: "client 1: out of memory"}
     assert server.memory["prototypes"].vectors[0, 0].item() == 1.0  # the mean of 0 and 2
     with pytest.raises(ClientError, match=r"2 of 3 clients replied, 3 are needed"):
-        list(
-            Federation(FedProto(), Scripted(fails), toy.server(), 3, 1, failures="skip", min_replies=3).run()
-        )
+        list(Federation(FedProto(), Scripted(fails), toy.server(), 3, 1, failures="skip", min_replies=3).run())
 
 
 @pytest.mark.parametrize(

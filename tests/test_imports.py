@@ -70,7 +70,16 @@ def test_methods_know_no_engine_and_no_run() -> None:
     for module, path in modules().items():
         if module.startswith("methods."):
             tops = {name.split(".")[0] for name in imported(path)}
-            assert not tops & {"engines", "runs", "federation", "worker", "config", "experiment", "cli", "data"}, module
+            assert not tops & {
+                "engines",
+                "runs",
+                "federation",
+                "worker",
+                "config",
+                "experiment",
+                "cli",
+                "data",
+            }, module
 
 
 def test_the_store_of_runs_knows_nothing_of_learning() -> None:

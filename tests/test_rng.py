@@ -8,7 +8,8 @@ def test_a_stream_is_a_function_of_seed_and_path_alone():
     torch.rand(5)  # whatever was drawn before
     assert stream.seed("batches") == Streams(7, "client/3/round/12/").seed("batches")
     assert torch.equal(
-        torch.randperm(9, generator=stream.generator("batches")), torch.randperm(9, generator=stream.generator("batches"))
+        torch.randperm(9, generator=stream.generator("batches")),
+        torch.randperm(9, generator=stream.generator("batches")),
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from protea import Client, Experiment, SplitModel
+from protea import Client, SplitModel
 from protea.data.dataset import Dataset
-from protea.data.federated import Federated
 from protea.data.samples import Samples
 from protea.data.split import Share
 from protea.rng import Streams

@@ -97,9 +97,7 @@ def dataset(
                 f"{len(image)} inputs but {0 if given is None else len(given)} labels: give each input one."
             )
         if keys is not None and (whose is None or len(whose) != len(image)):
-            raise DataError(
-                f"{len(image)} inputs but {0 if whose is None else len(whose)} keys: give each input one."
-            )
+            raise DataError(f"{len(image)} inputs but {0 if whose is None else len(whose)} keys: give each input one.")
     y_all, names = labels(np.concatenate([array(given) for _, given, _ in parts]), names)
     whose_all = None
     if keys is not None:
@@ -112,9 +110,7 @@ def numbered(keys: Any) -> Tensor:
     """Keys of any kind as numbers: equal where they were equal, in sorted order."""
     keys = array(keys)
     if keys.dtype.kind not in "buifUS" or keys.ndim != 1:
-        raise DataError(
-            f"Keys of type {keys.dtype} and shape {keys.shape}: each sample needs one number or name."
-        )
+        raise DataError(f"Keys of type {keys.dtype} and shape {keys.shape}: each sample needs one number or name.")
     return torch.from_numpy(np.unique(keys, return_inverse=True)[1].astype(np.int64))
 
 

@@ -25,9 +25,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y) or (self.keys is not None and len(self.keys) != len(self.y)):
-            raise DataError(
-                f"{len(self.x)} inputs but {len(self.y)} labels: one label for each input is needed."
-            )
+            raise DataError(f"{len(self.x)} inputs but {len(self.y)} labels: one label for each input is needed.")
         if not len(self.y):
             raise DataError("The data set is empty.")
         if not 0 <= self.tests < len(self.y):
@@ -37,14 +35,11 @@ class Dataset:
         low, high = int(self.y.min()), int(self.y.max())
         if low < 0 or high >= self.classes:
             raise DataError(
-                f"Labels run from {low} to {high}; "
-                f"with {self.classes} classes they must be 0 to {self.classes - 1}."
+                f"Labels run from {low} to {high}; with {self.classes} classes they must be 0 to {self.classes - 1}."
             )
         if self.x.is_floating_point() and not torch.isfinite(self.x).all():
             row = int((~torch.isfinite(self.x)).flatten(1).any(1).nonzero()[0])
-            raise DataError(
-                f"Input {row} holds a value that is not finite (nan or inf).  Remove or impute it."
-            )
+            raise DataError(f"Input {row} holds a value that is not finite (nan or inf).  Remove or impute it.")
 
     @property
     def classes(self) -> int:

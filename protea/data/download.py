@@ -84,9 +84,7 @@ def unpack(archive: Path, folder: Path) -> None:
                 tar.extractall(inside, filter="data")  # refuses paths and links that lead out
         for entry in inside.iterdir():
             if (folder / entry.name).exists():
-                raise DataError(
-                    f"{folder / entry.name} is there already but not complete.  Remove or rename it."
-                )
+                raise DataError(f"{folder / entry.name} is there already but not complete.  Remove or rename it.")
             entry.rename(folder / entry.name)
     except (tarfile.TarError, zipfile.BadZipFile) as error:
         raise DataError(f"The archive cannot be unpacked: {error}.") from error

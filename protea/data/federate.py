@@ -44,9 +44,7 @@ def federate(
     held_back = dataset.tests if pool == "train" else 0
     rows = torch.arange(len(dataset) - held_back)
     if not 0 <= public < len(rows):
-        raise ConfigError(
-            f"public = {public}, but there are {len(rows)} samples; some must be left for the clients."
-        )
+        raise ConfigError(f"public = {public}, but there are {len(rows)} samples; some must be left for the clients.")
     shuffled = torch.randperm(len(rows), generator=streams.generator("public"))
     public_rows = rows[shuffled[:public].sort().values]
     rows = rows[shuffled[public:].sort().values]
@@ -79,6 +77,4 @@ def share(rows: Tensor, dataset: Dataset, settings: Split, random: np.random.Gen
         if dataset.keys is None:
             raise ConfigError("split: by_key is set, but this source does not say whose each sample is.")
         keys = dataset.keys[rows].numpy()
-    return Share(
-        *(rows[torch.from_numpy(part)] for part in split(dataset.y[rows].numpy(), settings, random, keys))
-    )
+    return Share(*(rows[torch.from_numpy(part)] for part in split(dataset.y[rows].numpy(), settings, random, keys)))

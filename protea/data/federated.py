@@ -43,9 +43,7 @@ class Federated:
     def class_counts(self, part: Part = "all") -> Tensor:
         """How many samples of each class each client has: (clients, classes)."""
         labels, classes = self.dataset.y, self.dataset.classes
-        counts = [
-            labels[self.rows(client, part)].bincount(minlength=classes) for client in range(len(self.shares))
-        ]
+        counts = [labels[self.rows(client, part)].bincount(minlength=classes) for client in range(len(self.shares))]
         return torch.stack(counts)
 
     def majority(self) -> float:

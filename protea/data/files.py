@@ -71,9 +71,7 @@ def own(path: str) -> Path:
     for place in places:
         if place.exists():
             return place
-    raise DataError(
-        f"There is no {path}.  Looked for {' and '.join(str(place.absolute()) for place in places)}."
-    )
+    raise DataError(f"There is no {path}.  Looked for {' and '.join(str(place.absolute()) for place in places)}.")
 
 
 def content(path: Path) -> bytes:

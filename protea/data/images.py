@@ -49,9 +49,7 @@ def read_one(path: Path, size: int | None, mode: Mode) -> np.ndarray[Any, np.dty
         with Image.open(path) as opened:
             image = opened.convert(mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(
-            f"{path} cannot be read as an image: {error}.  Remove it, or get it again."
-        ) from error
+        raise DataError(f"{path} cannot be read as an image: {error}.  Remove it, or get it again.") from error
     if size is not None:
         image = image.resize((size, size), Image.Resampling.BILINEAR)
     array = np.asarray(image)

@@ -136,9 +136,7 @@ def shards(labels: Labels, clients: int, *, shards_per_client: int, seed: int) -
     return in_order([np.concatenate([pieces[piece] for piece in hand]) for hand in dealt])
 
 
-def quantity(
-    labels: Labels, clients: int, *, alpha: float, seed: int, least: int | None = None
-) -> list[Positions]:
+def quantity(labels: Labels, clients: int, *, alpha: float, seed: int, least: int | None = None) -> list[Positions]:
     """Client sizes drawn from Dirichlet(alpha), labels alike everywhere; ``least`` as in ``dirichlet``."""
     least = usual_least(labels, clients) if least is None else least
     labels = checked(labels, clients, least, alpha)
@@ -177,9 +175,7 @@ def stream(seed: int) -> np.random.Generator:
 
 def legacy_stream(seed: int) -> np.random.RandomState:
     if not 0 <= seed < 2**32:
-        raise ConfigError(
-            f"dialect pfllib: seed {seed} does not fit its generator; it can be 0 to {2**32 - 1}."
-        )
+        raise ConfigError(f"dialect pfllib: seed {seed} does not fit its generator; it can be 0 to {2**32 - 1}.")
     return np.random.RandomState(seed)
 
 
@@ -189,13 +185,9 @@ def checked(
     """The labels as an array, if each of the clients can have ``least`` of the samples."""
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.ndim != 1:
-        raise ConfigError(
-            f"partition: one label for each sample is needed; found an array of shape {array.shape}."
-        )
+        raise ConfigError(f"partition: one label for each sample is needed; found an array of shape {array.shape}.")
     if dialect not in get_args(Dialect):
-        raise ConfigError(
-            f"partition: there is no dialect {dialect!r}.  {nearest(dialect, get_args(Dialect))}"
-        )
+        raise ConfigError(f"partition: there is no dialect {dialect!r}.  {nearest(dialect, get_args(Dialect))}")
     if clients < 1 or least < 1:
         raise ConfigError(f"partition: clients is {clients} and least is {least}; both must be 1 or more.")
     if not 0 < alpha < math.inf:
@@ -229,9 +221,7 @@ def even_counts(room: Positions, total: int, random: np.random.Generator) -> Pos
     return counts
 
 
-def top_up(
-    parts: Sequence[npt.NDArray[Any]], least: int, random: np.random.Generator
-) -> list[npt.NDArray[Any]]:
+def top_up(parts: Sequence[npt.NDArray[Any]], least: int, random: np.random.Generator) -> list[npt.NDArray[Any]]:
     """Clients short of ``least`` samples take some, at random, from the client that has most."""
     parts = list(parts)
     for client in range(len(parts)):

@@ -72,9 +72,7 @@ def read(path: Path | str, samples: int) -> Stored:
         raise DataError(f"{path}: row {row} is given out {times} times; each row can be in one place only.")
     learned = {row for one in stored.clients for row in one.train + one.validation} | set(stored.public)
     if leaked := learned & set(stored.test):
-        raise DataError(
-            f"{path}: row {min(leaked)} is both in the global test set and among those to learn from."
-        )
+        raise DataError(f"{path}: row {min(leaked)} is both in the global test set and among those to learn from.")
     if (highest := max(own + stored.public + stored.test)) >= samples:
         raise DataError(f"{path}: there is no row {highest}; the {samples} rows are 0 to {samples - 1}.")
     return stored

@@ -35,9 +35,7 @@ def dirichlet(
     )
 
 
-def attempt(
-    classes: list[Positions], clients: int, alpha: float, random: np.random.RandomState
-) -> list[Positions]:
+def attempt(classes: list[Positions], clients: int, alpha: float, random: np.random.RandomState) -> list[Positions]:
     even = sum(map(len, classes)) / clients
     parts: list[list[Positions]] = [[] for _ in range(clients)]
     held = np.zeros(clients, np.int64)

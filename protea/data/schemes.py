@@ -32,9 +32,7 @@ class Dirichlet:
     least: PositiveInt | None = None
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
-        return partition.dirichlet(
-            labels, clients, alpha=self.alpha, seed=seed, dialect=self.dialect, least=self.least
-        )
+        return partition.dirichlet(labels, clients, alpha=self.alpha, seed=seed, dialect=self.dialect, least=self.least)
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,7 @@ def write(data: Federated, path: Path) -> None:
         named[f"rows/{part}"] = torch.cat(rows)
         named[f"sizes/{part}"] = torch.tensor([len(r) for r in rows])
     about = {"names": dataset.names, "tests": dataset.tests}
-    save_file(
-        {name: t.contiguous() for name, t in named.items()}, path, metadata={"about": json.dumps(about)}
-    )
+    save_file({name: t.contiguous() for name, t in named.items()}, path, metadata={"about": json.dumps(about)})
 
 
 def read(path: Path) -> Federated:
@@ -36,10 +34,7 @@ def read(path: Path) -> Federated:
         named: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         about = json.loads(file.metadata()["about"])
     dataset = Dataset(named["x"], named["y"], tuple(about["names"]), about["tests"], named.get("keys"))
-    columns = (
-        named[f"rows/{part}"].split(named[f"sizes/{part}"].tolist())
-        for part in ("train", "validation", "test")
-    )
+    columns = (named[f"rows/{part}"].split(named[f"sizes/{part}"].tolist()) for part in ("train", "validation", "test"))
     return Federated(
         dataset, tuple(Share(*rows) for rows in zip(*columns, strict=True)), named["public"], named["test"]
     )

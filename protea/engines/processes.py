@@ -134,6 +134,8 @@ class Process:
     """One worker process, seen from outside."""
 
     def __init__(self, context: Any) -> None:
+        theirs: Connection
+        self.pipe: Connection
         self.pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=serve, args=(theirs,), daemon=True, name="protea-worker")
         self.process.start()

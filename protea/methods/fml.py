@@ -44,7 +44,7 @@ class FML(Method[Weights, Weights]):
         client.memory["meme"] = client.make(self.meme)
 
     def broadcast(self, server: Server, client: int) -> Weights | None:
-        return server.memory["meme"]
+        return server.memory.get("meme")
 
     def local_update(self, client: Client, down: Weights | None) -> Weights:
         meme = client.memory["meme"]

@@ -49,4 +49,5 @@ class LGFedAvg(Method[Weights, Weights]):
     def predict(self, client: Client, x: Tensor, down: Weights | None) -> Tensor:
         if down is None or self.answer == "own":
             return super().predict(client, x, down)
-        return functional_call(client.model.head, dict(down.tensors), client.model.features(x))
+        scores: Tensor = functional_call(client.model.head, dict(down.tensors), client.model.features(x))
+        return scores

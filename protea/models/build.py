@@ -34,9 +34,7 @@ def build(
     model = make(member, shape, classes)
     if isinstance(model, SplitModel):
         if member.head:
-            raise ConfigError(
-                f"architecture {name!r} brings its own head; head = {list(member.head)} has no effect."
-            )
+            raise ConfigError(f"architecture {name!r} brings its own head; head = {list(member.head)} has no effect.")
         model.name = name
     else:
         if not is_body(name):

@@ -35,9 +35,7 @@ class Member:
         if not isinstance(name, str):
             raise ConfigError(f'{entry!r} names no architecture.  Write it as {{ name = "cnn4", ... }}.')
         if not isinstance(head, list | tuple) or not all(type(width) is int and width > 0 for width in head):
-            raise ConfigError(
-                f"{name}: head is {head!r}, but must list the sizes of hidden layers, as in [256]."
-            )
+            raise ConfigError(f"{name}: head is {head!r}, but must list the sizes of hidden layers, as in [256].")
         if name not in table("architectures") and ":" not in name:
             raise PluginError(f"{name!r} is not an architecture.  {nearest(name, table('architectures'))}")
         return cls(name, keywords, tuple(cast(Sequence[int], head)))
@@ -94,6 +92,4 @@ def members(family: str | Models, explicit: Sequence[str | Mapping[str, object]]
     if family in table("architectures") or ":" in family:
         return (Member(family),)
     known = [*FAMILIES, *table("architectures")]
-    raise PluginError(
-        f"{family!r} is neither a family of models nor an architecture.  {nearest(family, known)}"
-    )
+    raise PluginError(f"{family!r} is neither a family of models nor an architecture.  {nearest(family, known)}")

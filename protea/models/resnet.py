@@ -83,9 +83,7 @@ class ResNet(nn.Module):
             for number in range(count):
                 stride = 2 if number == 0 and width > WIDTHS[0] else 1
                 change = before != after or stride > 1
-                shortcut = (
-                    nn.Sequential(conv1x1(before, after, stride), nn.BatchNorm2d(after)) if change else None
-                )
+                shortcut = nn.Sequential(conv1x1(before, after, stride), nn.BatchNorm2d(after)) if change else None
                 stage.append(kind(before, width, stride, shortcut))
                 before = after
             self.add_module(name, stage)

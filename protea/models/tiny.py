@@ -97,9 +97,7 @@ class Mixer(nn.Module):
 
     def __init__(self, patches: int, width: int) -> None:
         super().__init__()
-        self.across = nn.Sequential(
-            nn.Linear(patches, 2 * patches), nn.GELU(), nn.Linear(2 * patches, patches)
-        )
+        self.across = nn.Sequential(nn.Linear(patches, 2 * patches), nn.GELU(), nn.Linear(2 * patches, patches))
         self.within = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
@@ -127,6 +125,4 @@ class Patches(nn.Module):
 def tiny_mixer(shape: tuple[int, ...]) -> nn.Module:
     """16 patches, mixed twice; then a hidden layer of 64."""
     layers, size = as_image(shape)
-    return nn.Sequential(
-        *layers, Patches(size, 48), Mixer(16, 48), Mixer(16, 48), mlp((16, 48), hidden=(64,))
-    )
+    return nn.Sequential(*layers, Patches(size, 48), Mixer(16, 48), Mixer(16, 48), mlp((16, 48), hidden=(64,)))

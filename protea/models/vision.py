@@ -50,14 +50,14 @@ def define_missing_operators() -> None:
         os.add_dll_directory(str(folder))
     for compiled in (*folder.glob("_C*.so"), *folder.glob("_C*.pyd")):
         try:
-            torch.ops.load_library(compiled)  # type: ignore[no-untyped-call]
+            torch.ops.load_library(compiled)
         except OSError:  # built for another torch
             continue
     if not hasattr(torch.ops.torchvision, "nms"):
-        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+        library = torch.library.Library("torchvision", "FRAGMENT")
         for operator in ("nms", "qnms"):
             schema = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            library.define(schema)  # type: ignore[no-untyped-call]
+            library.define(schema)
         _definitions.append(library)
 
 

@@ -31,7 +31,9 @@ class Run:
     def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> Run:
         """A new directory; one that holds a run already is never overwritten."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(f"{path} exists and is not empty.  Choose another --out, or continue it: protea resume {path}")
+            raise ConfigError(
+                f"{path} exists and is not empty.  Choose another --out, or continue it: protea resume {path}"
+            )
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path)
         write_text(path / "config.toml", config)

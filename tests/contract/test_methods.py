@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import toy
 import torch
+import toy
 from every import METHODS
 
 from protea.data.samples import Samples
@@ -60,9 +60,7 @@ def play(
     """All that a run leaves: its records but for cost, and every tensor of server and clients."""
     engine = make(Worker(method, build, seed=7))
     server = toy.server()
-    loop = Federation(
-        method, engine, server, toy.CLIENTS, rounds, test=Samples(toy.BLOBS, torch.arange(40)), **options
-    )
+    loop = Federation(method, engine, server, toy.CLIENTS, rounds, test=Samples(toy.BLOBS, torch.arange(40)), **options)
     records = [line for record in loop.run() for line in record.lines()]
     for line in records:
         line.pop("cost", None)
@@ -71,7 +69,12 @@ def play(
     engine.close()
     tensors, index = server.memory.flat()
     states = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-    return {"records": records, "server": {k: t.tolist() for k, t in tensors.items()}, "index": index, **states}
+    return {
+        "records": records,
+        "server": {k: t.tolist() for k, t in tensors.items()},
+        "index": index,
+        **states,
+    }
 
 
 @pytest.mark.xdist_group("engines")

@@ -88,9 +88,7 @@ def test_class_counts_and_the_majority_predictor() -> None:
     data = Federated(dataset, (Share(*rows[:3]), Share(*rows[3:])), public=none, test=none)
     assert data.class_counts().tolist() == [[3, 2], [2, 3]]
     assert data.class_counts("train").tolist() == [[2, 1], [0, 2]]
-    assert data.majority() == pytest.approx(
-        1 / 4
-    )  # client 0 answers a to one b; client 1 answers b to b, a, a
+    assert data.majority() == pytest.approx(1 / 4)  # client 0 answers a to one b; client 1 answers b to b, a, a
 
 
 def test_the_majority_predictor_without_test_rows_is_nan() -> None:

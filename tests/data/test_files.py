@@ -101,9 +101,7 @@ def test_an_archive_does_not_write_elsewhere(served: tuple[Path, str], tmp_path:
     assert not (tmp_path / "evil").exists()
 
 
-def test_a_damaged_archive_and_one_already_there_are_refused(
-    served: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_a_damaged_archive_and_one_already_there_are_refused(served: tuple[Path, str], tmp_path: Path) -> None:
     folder, site = served
     (folder / "bad.zip").write_bytes(b"not a zip")
     with pytest.raises(DataError, match="cannot be unpacked"):

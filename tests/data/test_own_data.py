@@ -150,9 +150,7 @@ def write(content: bytes) -> Callable[[Path], None]:
         (write(b""), "damaged or not an .npz file"),
     ],
 )
-def test_npz_that_cannot_be_read_is_refused(
-    tmp_path: Path, make: Callable[[Path], None], message: str
-) -> None:
+def test_npz_that_cannot_be_read_is_refused(tmp_path: Path, make: Callable[[Path], None], message: str) -> None:
     make(tmp_path / "own.npz")
     with pytest.raises(DataError, match=message):
         Npz(str(tmp_path / "own.npz")).load()

@@ -24,9 +24,7 @@ SCHEMES: dict[str, Scheme] = {
     "dirichlet, large alpha": lambda y, m, seed: partition.dirichlet(y, m, alpha=1e6, seed=seed),
     "shards": lambda y, m, seed: partition.shards(y, m, shards_per_client=1, seed=seed),
     "quantity": lambda y, m, seed: partition.quantity(y, m, alpha=0.3, seed=seed),
-    "pathological": lambda y, m, seed: partition.pathological(
-        y, m, classes_per_client=len(np.unique(y)), seed=seed
-    ),
+    "pathological": lambda y, m, seed: partition.pathological(y, m, classes_per_client=len(np.unique(y)), seed=seed),
 }
 
 
@@ -119,9 +117,7 @@ def test_pathological_gives_each_client_exactly_its_number_of_classes(
         with pytest.raises(ConfigError, match="cannot hold all 6 classes"):
             partition.pathological(labels, clients, classes_per_client=per_client, seed=seed)
         return
-    parts = partition.pathological(
-        labels, clients, classes_per_client=per_client, seed=seed, balanced=balanced
-    )
+    parts = partition.pathological(labels, clients, classes_per_client=per_client, seed=seed, balanced=balanced)
     assert [len(np.unique(labels[part])) for part in parts] == [per_client] * clients
     assert sorted(np.concatenate(parts).tolist()) == list(range(120))
 

@@ -82,9 +82,7 @@ def test_majority_class_of_the_papers_settings(
     samples: int, classes: int, clients: int, alpha: float, percent: float
 ) -> None:
     labels = np.arange(samples) % classes
-    table = np.array(
-        counts(partition.dirichlet(labels, clients, alpha=alpha, seed=1, dialect="pfllib"), labels)
-    )
+    table = np.array(counts(partition.dirichlet(labels, clients, alpha=alpha, seed=1, dialect="pfllib"), labels))
     assert 100 * table.max(1).sum() / samples == pytest.approx(percent, abs=0.0051)
 
 

@@ -24,9 +24,7 @@ def test_fashion_mnist_is_the_published_one() -> None:
     assert data.tests == 10_000
     assert data.y.bincount().tolist() == [7000] * 10
     folder = files.find("fashion-mnist", ["fashion-mnist"], FILES, [])
-    digests = [
-        hashlib.md5(files.content(files.present(folder, name) or folder)).hexdigest() for name in FILES
-    ]
+    digests = [hashlib.md5(files.content(files.present(folder, name) or folder)).hexdigest() for name in FILES]
     assert digests == [
         "f4a8712d7a061bf5bd6d2ca38dc4d50a",
         "9018921c3c673c538a1fc5bad174d6f9",

@@ -88,9 +88,7 @@ def test_a_crop_is_a_shift_with_black_edges() -> None:
     padded = torch.full((5, 5), BLACK)
     padded[1:4, 1:4] = x[0, 0]
     windows = [padded[i : i + 3, j : j + 3] for i in range(3) for j in range(3)]
-    seen = {
-        next(n for n, window in enumerate(windows) if torch.equal(window, image)) for image in cropped[:, 0]
-    }
+    seen = {next(n for n, window in enumerate(windows) if torch.equal(window, image)) for image in cropped[:, 0]}
     assert seen == set(range(9))
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import toy
 import torch
+import toy
 
 from protea import Prototypes, Upload, losses
 from protea.engines.inline import Inline

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import toy
 import torch
+import toy
 
 from protea import Upload, Weights, losses
 from protea.engines.inline import Inline
@@ -77,7 +77,10 @@ def test_fml_averages_memes_and_clients_start_from_the_average():
 
 def test_mutual_teaching_of_one_sample():
     """Student (2, 0, 0), teacher uniform: KL 0.474265811 per sample, a third of it per class."""
-    student, teacher = torch.tensor([[2.0, 0.0, 0.0]], dtype=torch.float64), torch.zeros(1, 3, dtype=torch.float64)
+    student, teacher = (
+        torch.tensor([[2.0, 0.0, 0.0]], dtype=torch.float64),
+        torch.zeros(1, 3, dtype=torch.float64),
+    )
     assert losses.distill(student, teacher).item() == pytest.approx(0.474265811)
     assert FML().teach(teacher, student).item() == pytest.approx(0.474265811)
     assert FML(teaching="joint").teach(teacher, student).item() == pytest.approx(0.158088604)

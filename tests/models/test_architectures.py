@@ -12,14 +12,12 @@ from protea.errors import ConfigError
 from protea.models import Member, SplitModel, build, size
 from protea.plugins import BUILT_IN
 
-HUGE = ("resnet101", "resnet152")
+LARGE = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 OF_TORCHVISION = ("googlenet", "mobilenet_v2", "shufflenet_v2_x1_0", "efficientnet_b0")
-SMALL = [name for name in BUILT_IN["architectures"] if name not in (*HUGE, *OF_TORCHVISION)]
+SMALL = [name for name in BUILT_IN["architectures"] if name not in (*LARGE, *OF_TORCHVISION)]
 
 
-def parameters(
-    name: str, shape: tuple[int, ...], classes: int, dim: int = 512, **keywords: object
-) -> dict[str, int]:
+def parameters(name: str, shape: tuple[int, ...], classes: int, dim: int = 512, **keywords: object) -> dict[str, int]:
     with torch.device("meta"):
         return size(build(Member(name, keywords), shape=shape, classes=classes, dim=dim))
 
@@ -91,29 +89,38 @@ def test_mlp5_has_five_layers_with_its_head_and_features_of_any_sign():
 
 
 def learns(model: SplitModel, shape: tuple[int, ...]) -> None:
-    """One training step: every parameter gets a finite gradient."""
-    x, y = torch.randn(4, *shape), torch.tensor([0, 1, 2, 0])
+    """One training step: every parameter gets a gradient."""
+    x, y = torch.randn(2, *shape), torch.tensor([0, 1])
     nn.functional.cross_entropy(model(x), y).backward()
     for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad is not None, name
+        assert parameter.is_meta or torch.isfinite(parameter.grad).all(), name
 
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 64, 64)], ids=str)
+SHAPES = pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 64, 64)], ids=str)
+
+
+@SHAPES
 @pytest.mark.parametrize("name", [name for name in SMALL if name != "mlp5"])
 def test_takes_images(name, shape):
     torch.manual_seed(0)
     learns(build(Member(name), shape=shape, classes=3, dim=32), shape)
 
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 64, 64)], ids=str)
-@pytest.mark.parametrize("name", HUGE)
-def test_huge_networks_take_images(name, shape):
-    with torch.device("meta"):
-        model = build(Member(name), shape=shape, classes=3, dim=32)
-        assert model(torch.zeros(2, *shape)).shape == (2, 3)
+@SHAPES
+@pytest.mark.parametrize("name", LARGE)
+def test_large_networks_take_images(name, shape):
+    with torch.device("meta"):  # shapes only: numbers would take seconds
+        learns(build(Member(name), shape=shape, classes=3, dim=32), shape)
 
 
-@pytest.mark.parametrize("name", ["cnn", "htcnn1", "htcnn7", "mlp", "resnet4", "resnet18"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50"])
+def test_large_networks_learn(name):
+    torch.manual_seed(0)
+    learns(build(Member(name), shape=(3, 32, 32), classes=3, dim=32), (3, 32, 32))
+
+
+@pytest.mark.parametrize("name", ["cnn", "htcnn1", "htcnn7", "mlp", "resnet4", "resnet10"])
 def test_takes_digits(name):
     torch.manual_seed(0)
     learns(build(Member(name), shape=(1, 8, 8), classes=3, dim=32), (1, 8, 8))
@@ -140,14 +147,12 @@ def test_settings_of_an_architecture_can_be_changed():
 
 
 def test_an_unknown_setting_names_those_there_are():
-    with pytest.raises(
-        ConfigError, match=r"'mlp' cannot be called with shape, hiden.*\n.*settings are: hidden\."
-    ):
+    with pytest.raises(ConfigError, match=r"'mlp' cannot be called with shape, hiden.*\n.*settings are: hidden\."):
         build(Member("mlp", {"hiden": [3]}), shape=(5,), classes=2, dim=4)
 
 
 def test_settings_out_of_range_are_refused():
     with pytest.raises(ConfigError, match="convs is 3; it may be 1 or 2"):
         build(Member("cnn4", {"convs": 3}), shape=(1, 28, 28), classes=2, dim=4)
-    with pytest.raises(ConfigError, match="blocks is .* one to four entries"):
+    with pytest.raises(ConfigError, match=r"blocks is .* one to four entries"):
         build(Member("resnet18", {"blocks": []}), shape=(1, 28, 28), classes=2, dim=4)

@@ -33,9 +33,7 @@ def test_heads_of_htc4():
 
 
 def test_every_member_of_every_family_exists():
-    assert {member.architecture for family in FAMILIES.values() for member in family} <= table(
-        "architectures"
-    ).keys()
+    assert {member.architecture for family in FAMILIES.values() for member in family} <= table("architectures").keys()
 
 
 def test_one_architecture_is_a_family_of_one():

@@ -29,7 +29,7 @@ def test_takes_any_shape(name, shape):
 @pytest.mark.parametrize("flat", [False, True], ids=["images", "vectors"])
 @pytest.mark.parametrize("name", NAMES)
 def test_learns_digits(name, flat):
-    """Above 90 % on held out digits after four epochs of plain SGD with the default batch size."""
+    """Above 90 % on held out digits after three epochs of plain SGD with the default batch size."""
     digits = load_digits()
     x = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 8 - 1
     y = torch.tensor(digits.target)
@@ -39,7 +39,7 @@ def test_learns_digits(name, flat):
     model = build(Member(name), shape=tuple(x.shape[1:]), classes=10, dim=512)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.03)
     train, test = torch.randperm(len(x)).split([1297, 500])
-    for _ in range(4):
+    for _ in range(3):
         for rows in train[torch.randperm(len(train))].split(10):
             optimizer.zero_grad()
             F.cross_entropy(model(x[rows]), y[rows]).backward()

@@ -59,9 +59,5 @@ def pairs(x: Any, y: Any) -> tuple[Any, Any]:
         raise DataError(f"The items of {type(x).__name__} are not pairs (input, label).")
     shapes = {tuple(np.shape(one)) for one, _ in items}
     if len(shapes) > 1:
-        raise DataError(
-            f"The inputs of {type(x).__name__} have different shapes, such as {sorted(shapes)[:2]}."
-        )
-    return np.stack([convert.array(one) for one, _ in items]), [
-        convert.array(label).item() for _, label in items
-    ]
+        raise DataError(f"The inputs of {type(x).__name__} have different shapes, such as {sorted(shapes)[:2]}.")
+    return np.stack([convert.array(one) for one, _ in items]), [convert.array(label).item() for _, label in items]

@@ -58,9 +58,7 @@ def read(folder: Path, parts: list[str], names_file: str, classes: int, label_by
             )
         batches.append(raw.reshape(-1, label_bytes + PIXELS))
         if (highest := batches[-1][:, label_bytes - 1].max()) >= classes:
-            raise DataError(
-                f"{path} is damaged: it has a label {highest}, but the classes are 0 to {classes - 1}."
-            )
+            raise DataError(f"{path} is damaged: it has a label {highest}, but the classes are 0 to {classes - 1}.")
     records = np.concatenate(batches)
     x = torch.from_numpy(records[:, label_bytes:].reshape(-1, 3, 32, 32).copy())
     y = torch.from_numpy(records[:, label_bytes - 1].astype(np.int64))

@@ -70,9 +70,7 @@ class Csv:
         except (UnicodeDecodeError, csv.Error) as error:
             raise DataError(f"{path} is not a table in UTF-8 text: {error}.") from error
         if not rows:
-            raise DataError(
-                f"{path} has no rows.  Expected a line of column names and then one line per sample."
-            )
+            raise DataError(f"{path} has no rows.  Expected a line of column names and then one line per sample.")
         if twice := [name for name, times in Counter(header).items() if times > 1]:
             raise DataError(f"{path} has two columns called {twice[0]!r}.")
         for line, row in rows:

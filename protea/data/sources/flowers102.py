@@ -39,9 +39,7 @@ class Flowers102:
             raise DataError(f"{folder}: imagelabels.mat or setid.mat is damaged ({error!r}).") from error
         ids = np.concatenate([train, valid, test]).astype(np.int64)  # images and classes count from 1
         if ids.min() < 1 or ids.max() > len(labels):
-            raise DataError(
-                f"{folder}: setid.mat names images 1 to {ids.max()}; imagelabels.mat has {len(labels)}."
-            )
+            raise DataError(f"{folder}: setid.mat names images 1 to {ids.max()}; imagelabels.mat has {len(labels)}.")
         x = images.read([folder / "jpg" / f"image_{id:05d}.jpg" for id in ids], size=self.size)
         y = torch.from_numpy(labels[ids - 1] - 1)
         return Dataset(x, y, tuple(str(name) for name in range(1, 103)), tests=len(test))

@@ -48,9 +48,7 @@ class FashionMNIST:
             "bef4ecab320f06d8554ea6380940ec79",
             "bb300cfdad3c16e7a12a480ee83cd310",
         )
-        folder = files.find(
-            "fashion-mnist", ("fashion-mnist", "FashionMNIST/raw"), FILES, remotes(site, digests)
-        )
+        folder = files.find("fashion-mnist", ("fashion-mnist", "FashionMNIST/raw"), FILES, remotes(site, digests))
         return read(folder, CLOTHES)
 
 
@@ -59,9 +57,7 @@ class MNIST:
     """Handwritten digits, 28 x 28, 60,000 and 10,000.  LeCun, Cortes, Burges."""
 
     def load(self) -> Dataset:
-        site = (
-            "https://ossci-datasets.s3.amazonaws.com/mnist"  # the authors' own no longer gives it to programs
-        )
+        site = "https://ossci-datasets.s3.amazonaws.com/mnist"  # the authors' own no longer gives it to programs
         digests = (
             "f68b3c2dcbeaaa9fbdd348bbdeb94873",
             "d53e105ee54ea40749a09fcbcd1e9432",
@@ -90,13 +86,9 @@ def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """An array of bytes: 0, 0, 8 for bytes, the number of dimensions, each of them in 4 bytes, the data."""
     raw = files.content(path)
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
-        raise DataError(
-            f"{path} is not an idx file of bytes: it begins with {raw[:4].hex(' ') or 'nothing'}."
-        )
+        raise DataError(f"{path} is not an idx file of bytes: it begins with {raw[:4].hex(' ') or 'nothing'}.")
     start = 4 + 4 * raw[3]
     shape = tuple(np.frombuffer(raw[4:start], ">u4").tolist()) if len(raw) >= start else ()
     if len(raw) != start + int(np.prod(shape)):
-        raise DataError(
-            f"{path} is damaged or cut short: {len(raw)} bytes, of which it says it holds {shape}."
-        )
+        raise DataError(f"{path} is damaged or cut short: {len(raw)} bytes, of which it says it holds {shape}.")
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)

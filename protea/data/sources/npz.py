@@ -50,7 +50,5 @@ class Npz:
         except (OSError, EOFError, zipfile.BadZipFile) as error:
             raise DataError(f"{path} is damaged or not an .npz file: {error}.") from error
         if missing := [name for name in ("x", "y") if name not in fields]:
-            raise DataError(
-                f"{path} has no field {missing[0]!r}.  It needs x and y: numpy.savez(path, x=..., y=...)."
-            )
+            raise DataError(f"{path} has no field {missing[0]!r}.  It needs x and y: numpy.savez(path, x=..., y=...).")
         return fields

@@ -23,16 +23,12 @@ class TinyImageNet:
         places = ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200")
         folder = files.find("tiny-imagenet", places, ("train", "val/val_annotations.txt"), [REMOTE])
         ids = sorted(place.name for place in (folder / "train").iterdir() if place.is_dir())
-        train = [
-            (path, id) for id in ids for path in sorted((folder / "train" / id / "images").glob("*.JPEG"))
-        ]
+        train = [(path, id) for id in ids for path in sorted((folder / "train" / id / "images").glob("*.JPEG"))]
         test = validation(folder / "val")
         paths, labels = zip(*train, *test, strict=True)
         number = {id: label for label, id in enumerate(ids)}
         if unknown := set(labels) - set(ids):
-            raise DataError(
-                f"{folder}: val/val_annotations.txt has {min(unknown)}, for which train/ has no folder."
-            )
+            raise DataError(f"{folder}: val/val_annotations.txt has {min(unknown)}, for which train/ has no folder.")
         y = torch.tensor([number[id] for id in labels])
         words = class_words(folder / "words.txt")
         return Dataset(images.read(paths), y, tuple(words.get(id, id) for id in ids), tests=len(test))
@@ -43,9 +39,7 @@ def validation(folder: Path) -> list[tuple[Path, str]]:
     lines = (folder / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
     cells = [line.split("\t") for line in lines if line]
     if short := next((line for line in cells if len(line) < 2), None):
-        raise DataError(
-            f"{folder / 'val_annotations.txt'} is damaged: expected a file and a class in {short}."
-        )
+        raise DataError(f"{folder / 'val_annotations.txt'} is damaged: expected a file and a class in {short}.")
     return [(folder / "images" / line[0], line[1]) for line in cells]
 
 
