@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,7 +55,7 @@ def run(
         path = experiment.run_path(Path("runs"), each) if out is None else out
         if index and out is not None:
             path = out.with_name(f"{out.name}-{config.method_label(each.method)}")
-        with screen(console, each, quiet, as_json) as show:
+        with interruptible(path), screen(console, each, quiet, as_json) as show:
             found.append(experiment.run(each, path, watch=show.reply, on_round=show.record))
     finish(console, found, as_json)
 
@@ -67,7 +69,7 @@ def resume(
     """Continue a run that was interrupted, from its newest checkpoint."""
     console = Console(stderr=as_json, quiet=quiet)
     each = config.load(directory / "config.toml")
-    with screen(console, each, quiet, as_json) as show:
+    with interruptible(directory), screen(console, each, quiet, as_json) as show:
         result = experiment.resume(directory, watch=show.reply, on_round=show.record)
     finish(console, [result], as_json)
 
@@ -109,6 +111,17 @@ def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> di
     return kind(console, config.method_label(each.method), each.rounds, jobs)
 
 
+@contextmanager
+def interruptible(directory: Path) -> Iterator[None]:
+    """Ctrl-C says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if directory.exists():
+            Console(stderr=True).print(f"Stopped.  Continue with: protea resume {directory}", soft_wrap=True)
+        raise SystemExit(130) from None
+
+
 def finish(console: Console, found: list[Any], as_json: bool) -> None:
     if as_json:
         for result in found:
@@ -129,6 +142,3 @@ def main() -> None:
         Console(stderr=True).print(f"[bold red]{type(error).__name__}[/]: ", end="")
         Console(stderr=True).print(str(error), soft_wrap=True, highlight=False, markup=False)
         raise SystemExit(2) from error
-    except KeyboardInterrupt:
-        Console(stderr=True).print("\nStopped.  Continue with: protea resume DIRECTORY", highlight=False)
-        raise SystemExit(130) from None

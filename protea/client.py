@@ -67,8 +67,8 @@ class Client:
                 x, y = data.batch(rows)
                 if self.augment is not None:
                     x = self.augment(x, augmenting)
-                with training_mode(modules, len(rows)):
-                    value = loss(x, y)
+                set_training(modules, len(rows))
+                value = loss(x, y)
                 values.append(value.item())
                 if not torch.isfinite(value):
                     raise ClientError(
@@ -123,8 +123,7 @@ class Client:
         return self.train.counts(self.classes) > 0
 
 
-@contextmanager
-def training_mode(modules: Sequence[nn.Module], size: int) -> Iterator[None]:
+def set_training(modules: Sequence[nn.Module], size: int) -> None:
     """Training mode, but for BatchNorm with its stored statistics where the batch is one sample."""
     for module in modules:
         module.train()
@@ -132,4 +131,3 @@ def training_mode(modules: Sequence[nn.Module], size: int) -> Iterator[None]:
             for part in module.modules():
                 if isinstance(part, nn.modules.batchnorm._BatchNorm):
                     part.eval()
-    yield

@@ -168,7 +168,7 @@ class Federation:
     @torch.no_grad()
     def _serve(self) -> float | None:
         """Accuracy of the server's own model on the shared test set."""
-        if self.test is None:
+        if self.test is None or not len(self.test) or type(self.method).serve is Method.serve:
             return None
         hits = 0
         with self._on_server("serve"):
@@ -178,7 +178,7 @@ class Federation:
                 if scores is None:
                     return None
                 hits += int((scores.argmax(1) == y).sum())
-        return hits / len(self.test) if len(self.test) else None
+        return hits / len(self.test)
 
     @contextmanager
     def _on_server(self, purpose: str) -> Iterator[None]:

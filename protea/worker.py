@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class Worker:
             reply = Reply(job.client, error=str(error))
         except Exception:  # whatever a method or model raises is this client's failure, not the engine's
             reply = Reply(job.client, error=f"client {job.client}, round {job.round}:\n{traceback.format_exc()}")
-        return Reply(reply.client, reply.up, reply.samples, reply.metrics, time.perf_counter() - started, reply.error)
+        return replace(reply, seconds=time.perf_counter() - started)
 
     def _run(self, job: Job) -> Reply:
         client = self.client(job.client)

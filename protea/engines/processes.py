@@ -17,10 +17,12 @@ import signal
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import torch
@@ -44,64 +46,71 @@ class Processes:
         self.size = getattr(worker.build, "size", lambda client: 1)
         lend = getattr(worker.build, "lend", None)
         build = lend(Path(self.folder.name)) if lend else worker.build
-        for process in self.pool:
-            process.ask("open", (worker.method, build, worker.rng.root, worker.threads))
+        try:
+            for process in self.pool:
+                process.ask("open", (worker.method, build, worker.rng.root, worker.threads))
+        except (PicklingError, AttributeError, TypeError) as error:
+            self.close()
+            raise ConfigError(
+                f"{type(worker.method).__name__} and its clients cannot be sent to worker processes: {error}\n"
+                f"  Define the class at the top of a file, not in a function or a notebook; or set engine.name=inline."
+            ) from error
+        except ConfigError:
+            self.close()
+            raise
 
     def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
+        replies = []
         try:
-            replies = self._map(jobs, watch)
+            for reply in self._play(jobs):
+                replies.append(reply)
+                watch(reply)
         except BaseException:
-            _discard(self.pool)  # they are in the middle of something that nobody waits for
+            for process in self.pool:
+                process.stop()  # it is in the middle of something that nobody waits for
             raise
         return sorted(replies, key=lambda reply: reply.client)  # float sums depend on order; arrival is luck
 
-    def _map(self, jobs: Sequence[Job], watch: Watch) -> list[Reply]:
-        ordered = sorted(jobs, key=self._expected, reverse=True)
-        unclaimed = deque(job for job in ordered if job.client not in self.home)
-        queues = {p: deque(job for job in ordered if self.home.get(job.client) is p) for p in self.pool}
-        working: dict[Process, Job] = {}
-        replies: list[Reply] = []
-
-        def give_work(process: Process) -> None:
-            queue = queues[process] or unclaimed
-            while queue and not process.dead:
-                job = queue.popleft()
-                self.home[job.client] = process
-                if process.tell("job", to_bytes(job.down, task=job.task, round=job.round, client=job.client)):
-                    working[process] = job
-                    return
-                take(process, job)
-                queue = queues[process] or unclaimed
-
-        def take(process: Process, job: Job) -> None:
-            working.pop(process, None)
-            answer = process.hear()
-            if answer is None:
-                self._bury(process)
-                stranded = [job, *queues[process]]
-                queues[process].clear()
-                found = [Reply(j.client, error=self.lost[j.client]) for j in stranded]
+    def _play(self, jobs: Sequence[Job]) -> Iterator[Reply]:
+        """Keep every process busy with its own clients, longest first, then with clients that have no home yet."""
+        queues: dict[Process, deque[Job]] = {process: deque() for process in self.pool}
+        unclaimed: deque[Job] = deque()
+        for job in sorted(jobs, key=self._expected, reverse=True):
+            if job.client in self.lost:
+                yield Reply(job.client, error=self.lost[job.client])
+            elif job.client in self.home:
+                queues[self.home[job.client]].append(job)
             else:
-                up, about = from_bytes(answer)
-                found = [Reply(up=up, **about)]
-                self.seconds[job.task, job.client] = found[0].seconds
-            for reply in found:
-                replies.append(reply)
-                watch(reply)
-
-        for process in self.pool:
-            for job in [j for j in queues[process] if process.dead or j.client in self.lost]:
-                queues[process].remove(job)
-                replies.append(Reply(job.client, error=self.lost[job.client]))
-            give_work(process)
-        while working:
-            ready = wait([p.pipe for p in working])
-            for process in [p for p in working if p.pipe in ready]:
-                take(process, working[process])
-                give_work(process)
+                unclaimed.append(job)
+        working: dict[Process, Job] = {}
+        while True:
+            for process, own in queues.items():
+                if process not in working and not process.dead and (queue := own or unclaimed):
+                    working[process] = self._give(process, queue.popleft())
+            if not working:
+                break
+            ready = wait([process.pipe for process in working])
+            for process in [process for process in working if process.pipe in ready]:
+                yield self._take(process, working.pop(process))
+                while process.dead and queues[process]:
+                    yield Reply(client := queues[process].popleft().client, error=self.lost[client])
         if unclaimed:
-            raise ClientError("No worker process is left; see the errors above, and start the run again.")
-        return replies
+            raise ClientError("No worker process is left: all were killed.  Use fewer engine.workers, or more memory.")
+
+    def _give(self, process: Process, job: Job) -> Job:
+        self.home[job.client] = process
+        process.tell("job", to_bytes(job.down, task=job.task, round=job.round, client=job.client))
+        return job
+
+    def _take(self, process: Process, job: Job) -> Reply:
+        answer = process.hear()
+        if answer is None:
+            self._bury(process)
+            return Reply(job.client, error=self.lost[job.client])
+        up, about = from_bytes(answer)
+        reply = Reply(up=up, **about)
+        self.seconds[job.task, job.client] = reply.seconds
+        return reply
 
     def _expected(self, job: Job) -> tuple[float, float]:
         return self.seconds.get((job.task, job.client), 0.0), self.size(job.client)
@@ -125,8 +134,8 @@ class Processes:
 
     def close(self) -> None:
         for process in self.pool:
-            if not process.dead:
-                process.ask("close", None)
+            process.ask("close", None)
+            process.taken = False
         self.folder.cleanup()
 
 
@@ -141,13 +150,11 @@ class Process:
         self.process.start()
         theirs.close()
         self.dead = False
+        self.taken = True  # by an engine
 
-    def tell(self, verb: str, what: object) -> bool:
-        try:
+    def tell(self, verb: str, what: object) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # a dead process is noticed when it should answer
             self.pipe.send((verb, what))
-        except (BrokenPipeError, ConnectionResetError):
-            return False
-        return True
 
     def hear(self) -> bytes | None:
         """The next answer; ``None`` if the process is gone."""
@@ -158,10 +165,13 @@ class Process:
 
     def ask(self, verb: str, what: object) -> None:
         """Tell, and wait until it is done."""
-        if self.dead or not self.tell(verb, what):
+        if self.dead:
             return
-        if answer := self.hear():
-            raise (ConfigError if verb == "open" else CheckpointError)(answer.decode())
+        self.tell(verb, what)
+        answer = self.hear()
+        if answer != b"":
+            found = f"a worker process {self.bury()}" if answer is None else answer.decode()
+            raise (ConfigError if verb == "open" else CheckpointError)(f"{verb}: {found}")
 
     def bury(self) -> str:
         self.dead = True
@@ -178,28 +188,27 @@ class Process:
         self.pipe.close()
 
 
-_pool: list[Process] = []
+_all: list[Process] = []
 
 
 def pool(workers: int) -> list[Process]:
-    """``workers`` running processes: those that are there, and new ones where needed."""
-    _pool[:] = [process for process in _pool if not process.dead and process.process.is_alive()]
-    if len(_pool) < workers:
-        context = mp.get_context("spawn" if sys.platform == "win32" else "forkserver")
-        if sys.platform != "win32":
-            context.set_forkserver_preload(["protea.engines.preload"])
-        _pool.extend(Process(context) for _ in range(workers - len(_pool)))
-    return _pool[:workers]
+    """``workers`` processes that no other engine has: those that are there, and new ones where needed."""
+    _all[:] = [process for process in _all if not process.dead and process.process.is_alive()]
+    free = [process for process in _all if not process.taken][:workers]
+    context = mp.get_context("spawn" if sys.platform == "win32" else "forkserver")
+    if sys.platform != "win32":
+        context.set_forkserver_preload(["protea.engines.preload"])
+    new = [Process(context) for _ in range(workers - len(free))]
+    _all.extend(new)
+    for process in free:
+        process.taken = True
+    return free + new
 
 
 @atexit.register
 def shutdown() -> None:
     """End all worker processes."""
-    _discard(list(_pool))
-
-
-def _discard(processes: Sequence[Process]) -> None:
-    for process in processes:
+    for process in _all:
         process.stop()
 
 
@@ -213,6 +222,9 @@ def serve(pipe: Connection) -> None:
             verb, what = pipe.recv()
         except (EOFError, ConnectionResetError):
             return  # the parent is gone
+        except Exception as error:  # what was sent needs a module that is not to be found here
+            pipe.send_bytes(f"{type(error).__name__}: {error}".encode())
+            continue
         if verb == "job":
             assert worker is not None
             down, about = from_bytes(what)

@@ -29,7 +29,7 @@ def as_image(shape: tuple[int, ...]) -> tuple[list[nn.Module], tuple[int, int, i
 
 
 def large_weights(module: nn.Module) -> nn.Module:
-    """He's initial weights: torch's own are a third as large in variance, and such nets start slowly."""
+    """He's initial weights: torch's own have a sixth of their variance, and start slowly."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")

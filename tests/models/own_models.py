@@ -41,8 +41,8 @@ def lazy(shape: tuple[int, ...], classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(16), nn.ReLU(), nn.Linear(16, classes))
 
 
-def split(shape: tuple[int, ...], classes: int, width: int = 8) -> nn.Module:
-    return SplitModel(body(shape, classes), nn.Linear(30, width), nn.Linear(width, classes))
+def split(shape: tuple[int, ...], classes: int, width: int = 8, scores: int | None = None) -> nn.Module:
+    return SplitModel(body(shape, classes), nn.Linear(30, width), nn.Linear(width, scores or classes))
 
 
 def softmax(shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 import torch
 from torch import nn
@@ -22,7 +20,6 @@ def parameters(name: str, shape: tuple[int, ...], classes: int, dim: int = 512, 
         return size(build(Member(name, keywords), shape=shape, classes=classes, dim=dim))
 
 
-@cache
 def width(name: str, shape: tuple[int, ...] = (3, 32, 32)) -> int:
     with torch.device("meta"):
         model = build(Member(name), shape=shape, classes=10, dim=512, adapter="linear")
@@ -76,7 +73,7 @@ def test_widths_of_the_features():
     small = {name: width(name) for name in ("resnet4", "resnet6", "resnet8", "resnet10")}
     assert small == {"resnet4": 64, "resnet6": 128, "resnet8": 256, "resnet10": 512}
     assert [width("resnet18"), width("resnet34")] == [512, 512]
-    assert [width("resnet50"), width("resnet101"), width("resnet152")] == [2048, 2048, 2048]
+    assert width("resnet50") == 2048
     assert [width("cnn4"), width("cnn"), width("mlp"), width("mlp5", (2,))] == [512, 512, 200, 2]
 
 
@@ -94,7 +91,7 @@ def learns(model: SplitModel, shape: tuple[int, ...]) -> None:
     nn.functional.cross_entropy(model(x), y).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
-        assert parameter.is_meta or torch.isfinite(parameter.grad).all(), name
+        assert torch.isfinite(parameter.grad).all(), name
 
 
 SHAPES = pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 64, 64)], ids=str)
@@ -111,7 +108,8 @@ def test_takes_images(name, shape):
 @pytest.mark.parametrize("name", LARGE)
 def test_large_networks_take_images(name, shape):
     with torch.device("meta"):  # shapes only: numbers would take seconds
-        learns(build(Member(name), shape=shape, classes=3, dim=32), shape)
+        model = build(Member(name), shape=shape, classes=3, dim=32)
+        assert model(torch.zeros(2, *shape)).shape == (2, 3)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50"])

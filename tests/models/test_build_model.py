@@ -52,6 +52,8 @@ def test_a_split_model_is_taken_as_it_is():
 def test_a_split_model_must_fit():
     with pytest.raises(ConfigError, match=r"(?s)'own_models:split' gives 9 features; expected are 8.*set models.dim=9"):
         own("split", width=9)
+    with pytest.raises(ConfigError, match=r"(?s)gives 5 scores; expected are 4.*factory returns\."):
+        own("split", scores=5)
     with pytest.raises(ConfigError, match="brings its own head"):
         build(Member("own_models:split", head=(5,)), shape=IMAGE, classes=4, dim=8)
 
