@@ -2,7 +2,7 @@
 
     python benchmarks/rounds.py [EXPERIMENT.toml] [rounds] [workers]
 
-Absolute times depend on the machine and on what else it does; the ratio of two things measured in turns does not so much.
+Absolute times depend on the machine and its load; the ratio of two things measured in turns much less.
 """
 
 from __future__ import annotations

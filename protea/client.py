@@ -60,6 +60,7 @@ class Client:
         optimizer = plan.make_optimizer((p for m in modules for p in m.parameters()), lr)
         rng = self.rng.at("fit", len(self.losses))
         values: list[float] = []
+        set_training(modules, single=plan.batch == 1 or len(data) == 1)
         for epoch in range(plan.epochs if epochs is None else epochs):
             order = torch.randperm(len(data), generator=rng.generator(f"batches/{epoch}"))
             augmenting = rng.generator(f"augment/{epoch}")
@@ -67,7 +68,6 @@ class Client:
                 x, y = data.batch(rows)
                 if self.augment is not None:
                     x = self.augment(x, augmenting)
-                set_training(modules, len(rows))
                 value = loss(x, y)
                 values.append(value.item())
                 if not torch.isfinite(value):
@@ -97,7 +97,7 @@ class Client:
 
     @torch.no_grad()
     def outputs(self, of: Callable[[Tensor], Tensor], data: Samples | None = None) -> tuple[Tensor, Tensor]:
-        """``of(x)``, in evaluation mode, and labels of all ``data``."""
+        """``of(x)``, with the model in evaluation mode, and labels of all ``data``."""
         self.model.eval()
         pairs = [(of(x), y) for x, y in self.batches(data)]
         return torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])
@@ -123,11 +123,11 @@ class Client:
         return self.train.counts(self.classes) > 0
 
 
-def set_training(modules: Sequence[nn.Module], size: int) -> None:
-    """Training mode, but for BatchNorm with its stored statistics where the batch is one sample."""
+def set_training(modules: Sequence[nn.Module], *, single: bool) -> None:
+    """Training mode, but for BatchNorm with its stored statistics where batches are single samples."""
     for module in modules:
         module.train()
-        if size == 1:
+        if single:
             for part in module.modules():
                 if isinstance(part, nn.modules.batchnorm._BatchNorm):
                     part.eval()

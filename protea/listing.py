@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from protea import plugins
+from protea.data.files import roots
 from protea.errors import ConfigError, nearest
 from protea.models.families import FAMILIES
 
@@ -90,7 +91,12 @@ def doctor(console: Console) -> None:
         missing = any(v is None for v in found.values())
         state = ", ".join(f"{package} {v or 'missing'}" for package, v in found.items())
         table.add_row(f"extra {extra}", state, f"pip install 'protea\\[{extra}]'" if missing else "")
+    for name in plugins.table("sources"):
+        if (files := getattr(plugins.find("sources", name), "files", None)) is not None:
+            place = files.there()
+            table.add_row(f"data {name}", str(place or "not here"), "" if place else "downloaded when used")
     console.print(table)
+    console.print(f"Data are looked for in {', '.join(map(str, roots()))}.", highlight=False, soft_wrap=True)
 
 
 def _version(package: str) -> str | None:

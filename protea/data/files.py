@@ -11,6 +11,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from protea.data.download import Remote, fetch
@@ -25,34 +26,49 @@ def roots() -> list[Path]:
     return [*([Path(own).expanduser()] if own else []), Path.home() / ".cache" / "protea", SYSTEM]
 
 
-def find(name: str, folders: Sequence[str], files: Sequence[str], remotes: Sequence[Remote]) -> Path:
-    """The first folder that holds all the files, plain or as .gz; if there is none, they are downloaded.
+@dataclass(frozen=True)
+class Files:
+    """What a source reads: files in one of some folders below a root, and who gives them out."""
 
-    ``folders`` are relative to a root; the first is where the files are to go.
-    """
-    places = [root / folder for root in roots() for folder in folders]
-    for place in places:
-        if all(present(place, file) for file in files):
+    name: str
+    folders: Sequence[str]  # relative to a root; the first is where the files are to go
+    files: Sequence[str]
+    remotes: Sequence[Remote]
+
+    @property
+    def places(self) -> list[Path]:
+        return [root / folder for root in roots() for folder in self.folders]
+
+    def there(self) -> Path | None:
+        """The first folder that holds all the files, plain or as .gz."""
+        complete = (place for place in self.places if all(present(place, file) for file in self.files))
+        return next(complete, None)
+
+    def find(self) -> Path:
+        """The folder that holds the files; if there is none, they are downloaded."""
+        if (place := self.there()) is not None:
             return place
-    home = roots()[0] / name
-    partly = next((place for place in places if place.is_dir()), None)
-    try:
-        for remote in remotes:
-            fetch(remote, home)
-    except DataError as error:
-        missing = [file for file in files if partly and not present(partly, file)]
-        raise DataError(
-            f"{name} is not on this machine and could not be downloaded.\n  {error}\n"
-            f"  Looked in: {', '.join(map(str, places))}.\n"
-            + (f"  {partly} is there, but lacks {', '.join(missing)}.\n" if partly else "")
-            + f"  Put {', '.join(files)} into {places[0]},\n"
-            f"  or set PROTEA_DATA to the folder that holds {folders[0]}.\n"
-            f"  Its authors have it at {', '.join(remote.url for remote in remotes)}."
-        ) from error
-    for place in places:
-        if all(present(place, file) for file in files):
-            return place
-    raise DataError(f"{name} was downloaded to {home}, but what was in it is not {', '.join(files)}.")
+        home = roots()[0] / self.name
+        try:
+            for remote in self.remotes:
+                fetch(remote, home)
+        except DataError as error:
+            raise DataError(self.missing(error)) from error
+        if (place := self.there()) is None:
+            raise DataError(f"{self.name} was downloaded to {home}, but what was in it is not {', '.join(self.files)}.")
+        return place
+
+    def missing(self, error: DataError) -> str:
+        partly = next((place for place in self.places if place.is_dir()), None)
+        lacking = [file for file in self.files if partly and not present(partly, file)]
+        return (
+            f"{self.name} is not on this machine and could not be downloaded.\n  {error}\n"
+            f"  Looked in: {', '.join(map(str, self.places))}.\n"
+            + (f"  {partly} is there, but lacks {', '.join(lacking)}.\n" if partly else "")
+            + f"  Put {', '.join(self.files)} into {self.places[0]},\n"
+            f"  or set PROTEA_DATA to the folder that holds {self.folders[0]}.\n"
+            f"  Its authors have it at {', '.join(remote.url for remote in self.remotes)}."
+        )
 
 
 def present(folder: Path, name: str) -> Path | None:

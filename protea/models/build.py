@@ -36,15 +36,12 @@ def build(
         if member.head:
             raise ConfigError(f"architecture {name!r} brings its own head; head = {list(member.head)} has no effect.")
         model.name = name
-    else:
-        if not is_body(name):
-            model = body_of(name, model, x, None if name.startswith("torchvision:") else classes)
-        width = look(name, model, x).shape[1]
-        model = SplitModel(
-            model, make_adapter(adapter, width, dim, dropout), make_head(dim, member.head, classes), name
-        )
-    verify(model, x, dim, classes)
-    return model
+        verify(model, x, dim, classes)
+        return model
+    if not is_body(name):
+        model = body_of(name, model, x, None if name.startswith("torchvision:") else classes)
+    width = look(name, model, x).shape[1]  # what follows is as wide as it should be by its making
+    return SplitModel(model, make_adapter(adapter, width, dim, dropout), make_head(dim, member.head, classes), name)
 
 
 def is_body(name: str) -> bool:

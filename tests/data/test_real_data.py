@@ -23,7 +23,7 @@ def test_fashion_mnist_is_the_published_one() -> None:
     assert data.x.shape == (70_000, 1, 28, 28)
     assert data.tests == 10_000
     assert data.y.bincount().tolist() == [7000] * 10
-    folder = files.find("fashion-mnist", ["fashion-mnist"], FILES, [])
+    folder = files.Files("fashion-mnist", ["fashion-mnist"], FILES, []).find()
     digests = [hashlib.md5(files.content(files.present(folder, name) or folder)).hexdigest() for name in FILES]
     assert digests == [
         "f4a8712d7a061bf5bd6d2ca38dc4d50a",

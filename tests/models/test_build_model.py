@@ -159,3 +159,12 @@ def test_smallest_draws_nothing_and_counts_models_that_need_real_numbers():
     state = torch.get_rng_state()
     assert smallest(members, shape=IMAGE, classes=4, dim=8) == Member("own_models:needy")
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("adapter", ["pool", "linear", "projector"])
+@pytest.mark.parametrize("head", [(), (5,)], ids=["", "deep"])
+def test_features_and_scores_are_as_wide_as_agreed(adapter, head):
+    model = build(Member("tiny_cnn", head=head), shape=(1, 8, 8), classes=4, dim=9, adapter=adapter)
+    x = torch.randn(3, 1, 8, 8)
+    assert model.features(x).shape == (3, 9)
+    assert model(x).shape == (3, 4)

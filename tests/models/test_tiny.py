@@ -26,9 +26,7 @@ def test_takes_any_shape(name, shape):
     model(torch.randn(2, *shape)).sum().backward()
 
 
-@pytest.mark.parametrize(
-    ("name", "flat"), [*((name, False) for name in NAMES), ("tiny_cnn", True), ("tiny_separable", True)]
-)
+@pytest.mark.parametrize(("name", "flat"), [*((name, False) for name in NAMES), ("tiny_cnn", True)])
 def test_learns_digits(name, flat):
     """Above 90 % on held out digits after three epochs of plain SGD; also from pixels without their places."""
     digits = load_digits()

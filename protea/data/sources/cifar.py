@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ import torch
 from protea.data import files
 from protea.data.dataset import Dataset
 from protea.data.download import Remote
+from protea.data.files import Files
 from protea.errors import DataError
 
 SITE = "https://www.cs.toronto.edu/~kriz"
@@ -25,30 +27,36 @@ PIXELS = 3 * 32 * 32
 class CIFAR10:
     """50,000 and 10,000 images of 32 x 32 in 10 classes."""
 
+    files: ClassVar[Files] = Files(
+        "cifar10",
+        ("cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"),
+        (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"),
+        (Remote(f"{SITE}/cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),),
+    )
+
     def load(self) -> Dataset:
-        parts = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
-        remote = Remote(f"{SITE}/cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530")
-        places = ("cifar-10-batches-bin", "cifar10/cifar-10-batches-bin")
-        folder = files.find("cifar10", places, parts, [remote])
-        return read(folder, parts, "batches.meta.txt", classes=10, label_bytes=1)
+        return read(self.files, "batches.meta.txt", classes=10, label_bytes=1)
 
 
 @dataclass(frozen=True)
 class CIFAR100:
     """50,000 and 10,000 images of 32 x 32 in 100 classes (the fine ones)."""
 
+    files: ClassVar[Files] = Files(
+        "cifar100",
+        ("cifar-100-binary", "cifar100/cifar-100-binary"),
+        ("train.bin", "test.bin"),
+        (Remote(f"{SITE}/cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8"),),
+    )
+
     def load(self) -> Dataset:
-        parts = ["train.bin", "test.bin"]
-        remote = Remote(f"{SITE}/cifar-100-binary.tar.gz", "md5:03b5dce01913d631647c71ecec9e9cb8")
-        places = ("cifar-100-binary", "cifar100/cifar-100-binary")
-        folder = files.find("cifar100", places, parts, [remote])
-        return read(folder, parts, "fine_label_names.txt", classes=100, label_bytes=2)
+        return read(self.files, "fine_label_names.txt", classes=100, label_bytes=2)
 
 
-def read(folder: Path, parts: list[str], names_file: str, classes: int, label_bytes: int) -> Dataset:
+def read(wanted: Files, names_file: str, classes: int, label_bytes: int) -> Dataset:
     """Records of labels, of which the last is the finest, and pixels; the last file is the test part."""
-    batches = []
-    for part in parts:
+    folder, batches = wanted.find(), []
+    for part in wanted.files:
         path = files.present(folder, part) or folder / part
         raw = np.frombuffer(files.content(path), np.uint8)
         if not len(raw) or len(raw) % (label_bytes + PIXELS):

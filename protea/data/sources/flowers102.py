@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from pydantic import PositiveInt
 from scipy.io import loadmat  # type: ignore[import-untyped]
 
-from protea.data import files, images
+from protea.data import images
 from protea.data.dataset import Dataset
 from protea.data.download import Remote
+from protea.data.files import Files
 from protea.errors import DataError
 
 SITE = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102"
@@ -28,9 +30,15 @@ class Flowers102:
 
     size: PositiveInt = 64
 
+    files: ClassVar[Files] = Files(
+        "flowers102",
+        ("flowers102", "flowers-102", "102flowers"),
+        ("jpg", "imagelabels.mat", "setid.mat"),
+        REMOTES,
+    )
+
     def load(self) -> Dataset:
-        places = ("flowers102", "flowers-102", "102flowers")
-        folder = files.find("flowers102", places, ("jpg", "imagelabels.mat", "setid.mat"), REMOTES)
+        folder = self.files.find()
         try:
             labels = loadmat(folder / "imagelabels.mat")["labels"].ravel().astype(np.int64)
             sets = loadmat(folder / "setid.mat")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ import torch
 from protea.data import files
 from protea.data.dataset import Dataset
 from protea.data.download import Remote
+from protea.data.files import Files
 from protea.errors import DataError
 
 FILES = (
@@ -36,40 +37,50 @@ CLOTHES = (
 )
 
 
+def remotes(site: str, *digests: str) -> list[Remote]:
+    return [Remote(f"{site}/{file}.gz", f"md5:{digest}") for file, digest in zip(FILES, digests, strict=True)]
+
+
 @dataclass(frozen=True)
 class FashionMNIST:
     """Clothes, 28 x 28, 60,000 and 10,000.  Xiao, Rasul, Vollgraf, https://arxiv.org/abs/1708.07747"""
 
-    def load(self) -> Dataset:
-        site = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
-        digests = (
+    files: ClassVar[Files] = Files(
+        "fashion-mnist",
+        ("fashion-mnist", "FashionMNIST/raw"),
+        FILES,
+        remotes(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
             "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
             "25c81989df183df01b3e8a0aad5dffbe",
             "bef4ecab320f06d8554ea6380940ec79",
             "bb300cfdad3c16e7a12a480ee83cd310",
-        )
-        folder = files.find("fashion-mnist", ("fashion-mnist", "FashionMNIST/raw"), FILES, remotes(site, digests))
-        return read(folder, CLOTHES)
+        ),
+    )
+
+    def load(self) -> Dataset:
+        return read(self.files.find(), CLOTHES)
 
 
 @dataclass(frozen=True)
 class MNIST:
     """Handwritten digits, 28 x 28, 60,000 and 10,000.  LeCun, Cortes, Burges."""
 
-    def load(self) -> Dataset:
-        site = "https://ossci-datasets.s3.amazonaws.com/mnist"  # the authors' own no longer gives it to programs
-        digests = (
+    files: ClassVar[Files] = Files(
+        "mnist",
+        ("mnist", "MNIST/raw"),
+        FILES,
+        remotes(
+            "https://ossci-datasets.s3.amazonaws.com/mnist",  # a mirror: the authors' own is not for programs
             "f68b3c2dcbeaaa9fbdd348bbdeb94873",
             "d53e105ee54ea40749a09fcbcd1e9432",
             "9fb629c4189551a2d022fa330f9573f3",
             "ec29112dd5afa0611ce80d1b7f02629c",
-        )
-        folder = files.find("mnist", ("mnist", "MNIST/raw"), FILES, remotes(site, digests))
-        return read(folder, tuple("0123456789"))
+        ),
+    )
 
-
-def remotes(site: str, digests: tuple[str, ...]) -> list[Remote]:
-    return [Remote(f"{site}/{file}.gz", f"md5:{digest}") for file, digest in zip(FILES, digests, strict=True)]
+    def load(self) -> Dataset:
+        return read(self.files.find(), tuple("0123456789"))
 
 
 def read(folder: Path, names: tuple[str, ...]) -> Dataset:

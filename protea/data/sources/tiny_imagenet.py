@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
-from protea.data import files, images
+from protea.data import images
 from protea.data.dataset import Dataset
 from protea.data.download import Remote
+from protea.data.files import Files
 from protea.errors import DataError
-
-REMOTE = Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de")
 
 
 @dataclass(frozen=True)
 class TinyImageNet:
     """The folder train/ (100,000) is the training part, val/ (10,000) the test part; test/ has no labels."""
 
+    files: ClassVar[Files] = Files(
+        "tiny-imagenet",
+        ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200"),
+        ("train", "val/val_annotations.txt"),
+        (Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de"),),
+    )
+
     def load(self) -> Dataset:
-        places = ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200")
-        folder = files.find("tiny-imagenet", places, ("train", "val/val_annotations.txt"), [REMOTE])
+        folder = self.files.find()
         ids = sorted(place.name for place in (folder / "train").iterdir() if place.is_dir())
         train = [(path, id) for id in ids for path in sorted((folder / "train" / id / "images").glob("*.JPEG"))]
         test = validation(folder / "val")
