@@ -2,36 +2,40 @@
 
     python examples/own_data.py
 
-The table, wine.csv, has a header line, a column ``cultivar``, and numbers in all others.  With it, exp.toml
-does the same as this script, by ``protea run exp.toml``:
+Where the data are a table, tumours.csv, with a header line, a column ``diagnosis``, and numbers in all others,
+an experiment file does the same, by ``protea run exp.toml``:
 
     rounds = 10
     clients = 4
     [data]
-    source = { kind = "csv", path = "wine.csv", label = "cultivar", standardise = true }
-    partition = { kind = "dirichlet", alpha = 0.5 }
+    source = { kind = "csv", path = "tumours.csv", label = "diagnosis", standardise = true }
+    partition = { kind = "dirichlet", alpha = 1.0 }
     [models]
     dim = 32
+    [training]
+    optimizer = "adam"
+    lr = 0.003
 """
 
-from sklearn.datasets import load_wine
+from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 import protea
 from protea.data import Arrays, Dirichlet
 from protea.models import Models
+from protea.training import Training
 
 if __name__ == "__main__":
-    wine = load_wine()
-    x = StandardScaler().fit_transform(wine.data)  # (178, 13): float64 will do; bytes would be images
-    source = Arrays(x, wine.target, names=("Barolo", "Grignolino", "Barbera"))
+    tumours = load_breast_cancer()
+    x = StandardScaler().fit_transform(tumours.data)  # (569, 30) numbers; arrays of bytes would be images
+    y = tumours.target  # (569,) labels; names would do as well
 
-    result = protea.run(
-        protea.Experiment(
-            rounds=10,
-            clients=4,
-            data=protea.Data(source=source, partition=Dirichlet(alpha=0.5)),
-            models=Models(dim=32),
-        )
+    experiment = protea.Experiment(
+        rounds=10,
+        clients=4,
+        data=protea.Data(source=Arrays(x, y, names=("malignant", "benign")), partition=Dirichlet(alpha=1.0)),
+        models=Models(dim=32),
+        training=Training(optimizer="adam", lr=0.003),
     )
+    result = protea.run(experiment)
     print(f"accuracy {result.accuracy:.1%}, of the commonest class {result.summary['majority']:.1%}")

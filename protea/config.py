@@ -8,6 +8,7 @@ or ``kind``, or are just that word; plug-ins are read as strictly as built-ins.
 
 from __future__ import annotations
 
+import copy
 import json
 import tomllib
 from collections.abc import Hashable, Mapping, Sequence
@@ -28,8 +29,9 @@ from protea.data.split import Split
 from protea.engines import EngineSettings
 from protea.errors import ConfigError, PluginError, nearest
 from protea.evaluation import Evaluation
+from protea.method import Method
 from protea.methods.fedproto import FedProto
-from protea.models.families import Models, members
+from protea.models.families import Member, Models, members
 from protea.training import Training
 
 Table = dict[str, Any]
@@ -87,6 +89,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist.  examples/digits.toml is one to start from.") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
     return read(override(table, overrides), str(path))
@@ -101,7 +105,7 @@ def read(table: Table, where: str = "experiment") -> Experiment:
 
 def override(table: Table, changes: Sequence[str]) -> Table:
     """The table with ``a.b=c`` changes; choosing another kind drops the settings of the former."""
-    result: Table = json.loads(json.dumps(table))
+    result = copy.deepcopy(table)
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals or not path:
@@ -136,6 +140,8 @@ def to_table(settings: Any) -> Table:
             }
         elif is_dataclass(value):
             table[f.name] = to_table(value)
+        elif isinstance(value, list | tuple | Mapping) and _hints(cast(Hashable, type(settings)))[f.name] is Any:
+            continue  # a script's own data, which no file should hold
         elif isinstance(value, bool | int | float | str | Path | list | tuple | Mapping):
             table[f.name] = TypeAdapter(Any).dump_python(value, mode="json")
     return table
@@ -153,23 +159,32 @@ def method_label(method: Any) -> str:
 def check(experiment: Experiment, where: str = "experiment") -> None:
     """Raise :class:`ConfigError` for what cannot run, before any work."""
     _check(experiment, "", where)
-    needs, name = experiment.method.needs, method_label(experiment.method)
-    family = members(experiment.models.family, experiment.models.members)
+    if not isinstance(experiment.method, Method):
+        raise ConfigError(f"{where}: method is {experiment.method!r}, which is not derived from protea.Method.")
+    needs, name, models = experiment.method.needs, method_label(experiment.method), experiment.models
+    try:
+        plugins.find("engines", experiment.engine.name)
+        family = members(models)
+        if models.server is not None:
+            Member.of(models.server)
+    except ConfigError as error:
+        raise type(error)(f"{where}: {error}") from error
+    which = "models.members" if models.members else f"models.family={models.family}"
     if needs.public_data and not experiment.data.public:
         raise ConfigError(
             f"{where}: {name} needs public data, and data.public is 0.  Set, for example, data.public=500."
         )
-    if needs.server_model and experiment.models.server is None:
+    if needs.server_model and models.server is None:
         raise ConfigError(f"{where}: {name} needs a model on the server.  Set, for example, models.server=resnet18.")
     if needs.same_architecture and any(member != family[0] for member in family):
         raise ConfigError(
-            f"{where}: {name} averages whole models, which must all be alike; models.family={experiment.models.family} "
-            f"has several kinds.  Set models.family to one architecture, such as cnn4."
+            f"{where}: {name} averages whole models, which must all be alike; {which} has several kinds.  "
+            f"Set models.family to one architecture, such as cnn4."
         )
     if needs.same_head and len({member.head for member in family}) > 1:
         raise ConfigError(
-            f"{where}: {name} averages heads, which must all be alike; models.family={experiment.models.family} has "
-            f"heads of different shape.  Use a family that differs in its bodies only, such as htfe8 or tiny5."
+            f"{where}: {name} averages heads, which must all be alike; {which} has heads of different shape.  "
+            f"Use a family that differs in its bodies only, such as htfe8 or tiny5."
         )
     chosen = max(1, round(experiment.fraction * experiment.clients))
     if experiment.min_replies > chosen:
@@ -177,7 +192,6 @@ def check(experiment: Experiment, where: str = "experiment") -> None:
             f"{where}: min_replies is {experiment.min_replies}, but only {chosen} of {experiment.clients} clients take "
             f"part in a round.  Lower min_replies, or raise fraction."
         )
-    plugins.find("engines", experiment.engine.name)
 
 
 def _read(kind: type[Any], table: object, path: str, where: str) -> Any:
@@ -212,11 +226,14 @@ def _choose(group: str, tag: str, value: object, path: str, where: str) -> Any:
         kind = plugins.find(group, name)
     except PluginError as error:
         raise PluginError(f"{where}: {path}.{tag}: {error}") from error
+    if not isinstance(kind, type) or not is_dataclass(kind):
+        raise PluginError(f"{where}: {path}.{tag}: {name} is not a frozen dataclass, as all {group} are.")
     rest = {k: v for k, v in table.items() if k != tag}
     if variant:
-        if variant not in kind.variants:
-            raise ConfigError(f"{where}: {name} has no variant {variant!r}.  {nearest(variant, kind.variants)}")
-        rest = {**kind.variants[variant], **rest}
+        variants = getattr(kind, "variants", {})
+        if variant not in variants:
+            raise ConfigError(f"{where}: {name} has no variant {variant!r}.  {nearest(variant, variants)}")
+        rest = {**variants[variant], **rest}
     return _read(kind, rest, path, where)
 
 
@@ -224,12 +241,16 @@ def _check(settings: Any, path: str, where: str) -> None:
     """The same checks for settings made in Python."""
     for f in _settings(type(settings)):
         value, at = getattr(settings, f.name), f"{path}.{f.name}" if path else f.name
-        if is_dataclass(value):
-            _check(value, at, where)
-        elif "group" in f.metadata:
-            raise ConfigError(f"{where}: {at} is {value!r}; an object of the {f.metadata['group']} was expected.")
-        else:
+        kind = _nested(f)
+        if "group" not in f.metadata and kind is None:
             _valid(type(settings), f.name, value, at, where)
+        elif isinstance(value, type) or not is_dataclass(value) or (kind is not None and not isinstance(value, kind)):
+            example = cast(type[Any], kind or f.default_factory).__name__
+            raise ConfigError(
+                f"{where}: {at} is {value!r}; expected is an object of a frozen dataclass, such as {example}()."
+            )
+        else:
+            _check(value, at, where)
 
 
 def _valid(kind: type[Any], name: str, value: object, path: str, where: str) -> Any:
@@ -238,7 +259,9 @@ def _valid(kind: type[Any], name: str, value: object, path: str, where: str) -> 
     adapter = _adapter(cast(Hashable, kind), name)
     try:
         if isinstance(value, list | dict | str):
-            return adapter.validate_json(json.dumps(value), strict=True)  # in JSON a list may stand for a tuple
+            return adapter.validate_json(
+                json.dumps(value, default=str), strict=True
+            )  # in JSON a list may stand for a tuple
         return adapter.validate_python(value, strict=True)
     except pydantic.ValidationError as error:
         reason = error.errors()[0]["msg"]

@@ -127,7 +127,11 @@ def size(count: float) -> str:
 
 
 def results(console: Console, found: Sequence[Result]) -> None:
-    """The final table: each run, and the majority-class predictor on the same split."""
+    """The final table: each run, and the majority-class predictor on the same split.
+
+    ``own rule`` and ``by head`` count every test sample once, ``clients`` every client once (own rule); ``best`` is the
+    best round by own rule, for comparison with papers that report it.
+    """
     table = Table(
         title="Accuracy on the clients' own test samples after the last round, in %",
         title_justify="left",
@@ -135,7 +139,7 @@ def results(console: Console, found: Sequence[Result]) -> None:
         padding=(0, 1, 0, 0),
     )
     table.add_column("method", no_wrap=True)
-    for name in ("own rule", "by head", "clients", "best (round)", "up", "down", "time"):
+    for name in ("own rule", "by head", "clients", "best", "up", "down", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for result in found:
         s: dict[str, Any] = result.summary
@@ -147,5 +151,5 @@ def results(console: Console, found: Sequence[Result]) -> None:
             f"{percent(best['accuracy'])} ({best['round']})",
             size(s["bytes_up"]), size(s["bytes_down"]), f"{s['cost']['seconds']:.0f} s",
         )  # fmt: skip
-    table.add_row("majority class", percent(found[0].summary["majority"]), "", "", "", "", "", "")
+    table.add_row("majority", percent(found[0].summary["majority"]), "", "", "", "", "", "")
     console.print(table)

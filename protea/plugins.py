@@ -94,9 +94,9 @@ def table(group: str) -> Mapping[str, str]:
 def find(group: str, name: str) -> Any:
     """The class or function called ``name``; ``package.module:name`` names one that is in no table."""
     path = table(group).get(name, name)
-    if ":" not in path:
-        raise PluginError(f"{name!r} is not among the {group}.  {nearest(name, table(group))}")
     module, _, attribute = path.partition(":")
+    if not module or not attribute or module.startswith("."):
+        raise PluginError(f"{name!r} is not among the {group}.  {nearest(name, table(group))}")
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
