@@ -16,6 +16,7 @@ from rich.console import Console
 from protea import config, display, experiment, listing
 from protea.config import Experiment
 from protea.errors import ProteaError
+from protea.runs.store import Run
 
 app = typer.Typer(
     help="Federated learning across different models and different data, by exchanging class prototypes.",
@@ -68,7 +69,7 @@ def resume(
 ) -> None:
     """Continue a run that was interrupted, from its newest checkpoint."""
     console = Console(stderr=as_json, quiet=quiet)
-    each = config.load(directory / "config.toml")
+    each = config.load(Run.open(directory).path / "config.toml")
     with interruptible(directory), screen(console, each, quiet, as_json) as show:
         result = experiment.resume(directory, watch=show.reply, on_round=show.record)
     finish(console, [result], as_json)

@@ -136,7 +136,7 @@ def results(console: Console, found: Sequence[Result]) -> None:
         title="Accuracy on the clients' own test samples after the last round, in %",
         title_justify="left",
         box=SIMPLE,
-        padding=(0, 1, 0, 0),
+        padding=0,
     )
     table.add_column("method", no_wrap=True)
     for name in ("own rule", "by head", "clients", "best", "up", "down", "time"):

@@ -46,7 +46,7 @@ class Result:
 def prepare(experiment: Experiment) -> Recipe:
     """Load and share out the data, and try every model once: what cannot work fails here."""
     check(experiment)
-    data = experiment.data
+    data, place = experiment.data, device(experiment.device)
     seed = experiment.seed if data.seed is None else data.seed
     federated = federate(
         data.source.load(),
@@ -63,7 +63,7 @@ def prepare(experiment: Experiment) -> Recipe:
         training=experiment.training,
         augment=data.augment if data.augment.crop or data.augment.flip else None,
         rounds=experiment.rounds,
-        device=device(experiment.device),
+        device=place,
     )
     with Streams(experiment.seed).default("try"):
         for index, member in enumerate(recipe.members):
@@ -95,12 +95,14 @@ def run(
     return _run(experiment, recipe, directory, watch, on_round)
 
 
-def resume(path: Path, *, watch: Watch = ignore, on_round: Callable[[Record], None] = lambda record: None) -> Result:
+def resume(
+    path: Path | str, *, watch: Watch = ignore, on_round: Callable[[Record], None] = lambda record: None
+) -> Result:
     """Continue a run from its newest complete checkpoint, to the same end as if it had never stopped."""
-    directory = Run.open(path)
+    directory = Run.open(Path(path))
     if directory.summary() is not None:
         raise ConfigError(f"{path} has ended: there is nothing to continue.  Its numbers are in summary.json.")
-    experiment = load(path / "config.toml")
+    experiment = load(directory.path / "config.toml")
     return _run(experiment, prepare(experiment), directory, watch, on_round)
 
 

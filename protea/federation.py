@@ -142,7 +142,7 @@ class Federation:
             try:
                 if reply.error is not None:
                     raise ClientError(reply.error)
-                payload = unpack(self.method.up, reply.up)
+                payload = unpack(self.method.up, {name: t.to(self.server.device) for name, t in reply.up.items()})
                 self.method.check(self.server, payload)
                 uploads.append(Upload(reply.client, payload, reply.samples))
             except PayloadError as error:

@@ -109,7 +109,7 @@ def clients(recipe: Recipe) -> Table:
     counts = data.class_counts()
     table = Table(
         box=SIMPLE,
-        padding=(0, 1, 0, 0),
+        padding=0,
         title="Samples by part, and by class over all parts",
         title_justify="left",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -25,6 +27,26 @@ def load_client(client: Client, directory: Path) -> None:
     if path.exists():
         model = _read(path, client.memory, str(client.device))
         client.model.load_state_dict(model)
+
+
+def carry_clients(earlier: Path, directory: Path) -> None:
+    """Take over from an earlier directory the clients that this one does not have."""
+    for path in earlier.glob("client-*.safetensors"):
+        if not (directory / path.name).exists():
+            try:
+                os.link(path, directory / path.name)
+            except OSError:  # a file system without links
+                shutil.copyfile(path, directory / path.name)
+
+
+def verify(directory: Path) -> None:
+    """Raise :class:`CheckpointError` for a file that is damaged or cut short."""
+    for path in sorted(directory.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
 def save_server(server: Server, directory: Path) -> None:

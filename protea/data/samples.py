@@ -59,6 +59,14 @@ class Samples:
         other.y = targets.to(self.device)
         return other
 
+    def only(self, rows: Tensor) -> Samples:
+        """Some of these samples: those of the given numbers, or those where a bool per sample is true."""
+        other = copy.copy(self)
+        here = rows.to(self.device)
+        other.index, other.y = self.index[rows.to(self.index.device)], self.y[here]
+        other._kept = None if self._kept is None else self._kept[here]
+        return other
+
     def counts(self, classes: int) -> Tensor:
         """How many samples of each class there are."""
         return self.y.bincount(minlength=classes)

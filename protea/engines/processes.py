@@ -134,7 +134,8 @@ class Processes:
 
     def close(self) -> None:
         for process in self.pool:
-            process.ask("close", None)
+            with suppress(CheckpointError):  # it died meanwhile
+                process.ask("close", None)
             process.taken = False
         self.folder.cleanup()
 
@@ -169,6 +170,11 @@ class Process:
             return
         self.tell(verb, what)
         answer = self.hear()
+        if answer is None and verb == "open":
+            raise ConfigError(
+                f"A worker process {self.bury()} before it had any work; what it wrote is above.\n"
+                f'  A script must be a file and run under `if __name__ == "__main__":`; or set engine.name=inline.'
+            )
         if answer != b"":
             found = f"a worker process {self.bury()}" if answer is None else answer.decode()
             raise (ConfigError if verb == "open" else CheckpointError)(f"{verb}: {found}")

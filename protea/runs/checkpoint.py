@@ -1,4 +1,4 @@
-"""Checkpoints: the state of server and clients after a round, complete once renamed into place.
+"""Checkpoints: the state of server and clients after a round, complete once ``state.json`` is in place.
 
 No state of random generators is needed: every draw is a function of seed and name.
 """
@@ -6,35 +6,27 @@ No state of random generators is needed: every draw is a function of seed and na
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 from protea.errors import CheckpointError
 from protea.federation import Federation
 from protea.runs.store import write_json
-from protea.state import load_server, save_server
+from protea.state import load_server, save_server, verify
 
 
 def save(folder: Path, loop: Federation, keep: int = 1) -> Path:
     """Write ``folder/000040`` and drop all but the newest ``keep``."""
     server = loop.server
-    final = folder / f"{server.round:06d}"
-    partial = folder / f".{final.name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    save_server(server, partial)
-    loop.engine.save(partial)
-    earlier = complete(folder)
-    if earlier:  # clients not met since then are as they were
-        for path in earlier[-1].glob("client-*.safetensors"):
-            if not (partial / path.name).exists():
-                os.link(path, partial / path.name)
-    write_json(partial / "state.json", {"format": 1, "round": server.round})
-    partial.replace(final)
+    path = folder / f"{server.round:06d}"
+    shutil.rmtree(path, ignore_errors=True)  # a save that was interrupted
+    path.mkdir(parents=True)
+    save_server(server, path)
+    loop.engine.save(path)
+    write_json(path / "state.json", {"format": 1, "round": server.round})
     for old in complete(folder)[:-keep]:
         shutil.rmtree(old)
-    return final
+    return path
 
 
 def load(folder: Path, loop: Federation) -> None:
@@ -42,9 +34,13 @@ def load(folder: Path, loop: Federation) -> None:
     found = complete(folder)
     if not found:
         return
-    state = json.loads((found[-1] / "state.json").read_text())
+    try:
+        state = json.loads((found[-1] / "state.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{found[-1] / 'state.json'} cannot be read: {error}") from error
     if state.get("format") != 1:
         raise CheckpointError(f"{found[-1]} has format {state.get('format')}; this version of Protea reads format 1.")
+    verify(found[-1])
     loop.start()  # makes the modules whose weights are loaded
     load_server(loop.server, found[-1])
     loop.server.round = state["round"]

@@ -34,7 +34,10 @@ class Run:
             raise ConfigError(
                 f"{path} exists and is not empty.  Choose another --out, or continue it: protea resume {path}"
             )
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be made: {error.strerror}.  Choose another --out.") from error
         run = cls(path)
         write_text(path / "config.toml", config)
         write_json(path / "environment.json", environment)

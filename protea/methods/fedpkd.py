@@ -1,0 +1,216 @@
+"""FedPKD: a prototype-based knowledge distillation framework for heterogeneous federated learning.
+
+Lyu, Tang, Deng, Liu, Zhang, Zhang.  ICDCS 2023, https://doi.org/10.1109/ICDCS57875.2023.00091
+
+Clients send class prototypes, and their scores on public samples that nobody has labelled.
+The server averages the former, merges the latter into a teacher, keeps the public samples
+that lie near the prototype of their pseudo label, and distils all this into a model of its
+own.  That model's scores on the samples kept, and the prototypes, teach the clients.
+
+Built from what the FedProtoKD paper says of it; equation numbers are that paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, losses
+from protea.client import LOOK, set_training
+from protea.errors import PayloadError, ProteaError
+from protea.training import Training, batches
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class DualKnowledge(Payload):
+    """Both kinds of knowledge: class prototypes, and scores on public samples."""
+
+    prototypes: Prototypes
+    logits: Tensor  # (public samples, classes)
+    kept: Tensor | None = None  # a bool per public sample, where the logits are of some only
+
+    def check(self, classes: int, dim: int) -> None:
+        super().check(classes, dim)
+        self.prototypes.check(classes, dim)
+        if self.logits.ndim != 2 or self.logits.shape[1] != classes:
+            raise PayloadError(f"Logits of shape {tuple(self.logits.shape)} arrived; there are {classes} classes.")
+
+
+@dataclass(frozen=True)
+class FedPKD(Method[DualKnowledge, DualKnowledge]):
+    """``pull`` is epsilon of Eq. 15, ``soft`` gamma of Eq. 14, ``balance`` Upsilon of Eq. 12, ``keep`` theta."""
+
+    pull: NonNegativeFloat = 0.5
+    distance: losses.Distance = "mse"  # of features to prototypes, on clients and server
+    soft: Share = 0.5  # weight of the server's scores against its pseudo labels, in the public phase
+    kl: Literal["forward", "reverse"] = "forward"  # on clients: KL(teacher || student), or as Eq. 14 prints it
+    temperature: PositiveFloat = 1.0  # of both distillations
+    public_epochs: NonNegativeInt | None = None  # None: training.epochs; 0: no public phase
+    average: Literal["count", "uniform"] = "count"  # of prototypes over clients
+    weighting: Literal["variance", "uniform", "samples"] = "variance"  # of clients in the teacher
+    keep: Annotated[float, Field(gt=0, le=1)] = 0.7  # of the public samples of a pseudo class
+    balance: Share = 0.5  # of teacher against prototypes, on the server
+    server_epochs: PositiveInt = 10
+    server_batch: PositiveInt = 32
+    server_lr: PositiveFloat = 0.01
+    server_optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    answer: Literal["head", "global"] = "head"  # or the nearest global prototype
+
+    needs = Needs(public_data=True, server_model=True)
+
+    def start_server(self, server: Server) -> None:
+        server.memory["model"] = server.make("server")
+
+    def broadcast(self, server: Server, client: int) -> DualKnowledge | None:
+        return server.memory.get("knowledge")
+
+    def local_update(self, client: Client, down: DualKnowledge | None) -> DualKnowledge:
+        """A public phase with the server as teacher, then a private one."""
+        assert client.public is not None
+        if down is not None and self.public_epochs != 0:
+            public = client.public if down.kept is None else client.public.only(down.kept)
+            taught = public.with_targets(down.logits)
+            client.fit(lambda x, teacher: self.study(client.model(x), teacher), data=taught, epochs=self.public_epochs)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z = client.model.features(x)
+            value = F.cross_entropy(client.model.head(z), y)  # Eq. 2
+            if down is not None:
+                value = value + self.pull * losses.pull(z, y, down.prototypes, self.distance)  # Eq. 15
+            return value
+
+        client.fit(loss)
+        logits, _ = client.outputs(client.model, client.public)
+        return DualKnowledge(Prototypes.of(*client.features(), client.classes), logits)
+
+    def study(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Eq. 14: learn the teacher's scores, and the labels these give (Eq. 13)."""
+        pair = (teacher, student) if self.kl == "forward" else (student, teacher)
+        labels = F.cross_entropy(student, teacher.argmax(1))
+        return self.soft * divergence(*pair, self.temperature) + (1 - self.soft) * labels
+
+    def aggregate(self, server: Server, uploads: Sequence[Upload[DualKnowledge]]) -> None:
+        public, model = server.public, server.memory["model"]
+        assert public is not None
+        prototypes = self.merge(server, [u.payload.prototypes for u in uploads])
+        teacher = self.ensemble(uploads)
+        labels = teacher.argmax(1)  # Eq. 8
+        away = distances(outputs(server, model.features), labels, prototypes)
+        kept, weights = self.select(away, labels)
+
+        def loss(rows: Tensor) -> Tensor:
+            z = model.features(public.batch(rows)[0])
+            scores, y = model.head(z), labels[rows]
+            soft = divergence(teacher[rows], scores, self.temperature)
+            hard = (weights[rows] * F.cross_entropy(scores, y, reduction="none")).mean()
+            pull = losses.pull(z, y, prototypes, self.distance)  # Eq. 11
+            return self.balance * (soft + hard) + (1 - self.balance) * pull  # Eq. 10 and 12
+
+        rows = kept.nonzero().squeeze(1)
+        server.memory["server_loss"] = self.fit(server, loss, rows)
+        some = kept if len(rows) < len(public) else None
+        server.memory["knowledge"] = DualKnowledge(prototypes, outputs(server, model)[rows], some)
+
+    def merge(self, server: Server, parts: Sequence[Prototypes]) -> Prototypes:
+        """Global prototypes; a class that nobody reported keeps its own."""
+        return Prototypes.mean(parts, self.average).filled(self.prototypes(server.memory.get("knowledge")))
+
+    def ensemble(self, uploads: Sequence[Upload[DualKnowledge]]) -> Tensor:
+        """The teacher's scores (Eq. 7).  For each sample a client counts by how sure it is.
+
+        Sure is one whose scores differ much.  Where all clients' are flat, each counts the same.
+        """
+        scores = torch.stack([u.payload.logits for u in uploads])  # (clients, public samples, classes)
+        sure = torch.ones_like(scores[:, :, 0])
+        if self.weighting == "variance":
+            sure = scores.var(2, correction=0)
+        elif self.weighting == "samples":
+            sure = sure * sure.new_tensor([u.samples for u in uploads]).unsqueeze(1)
+        sure = torch.where(sure.sum(0) > 0, sure, 1.0)
+        return (sure.unsqueeze(2) * scores).sum(0) / sure.sum(0).unsqueeze(1)
+
+    def select(self, away: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Which public samples teach the server (a bool each), and how much their pseudo labels count."""
+        return nearest(away, labels, self.keep), torch.ones_like(away)
+
+    def fit(self, server: Server, loss: Callable[[Tensor], Tensor], rows: Tensor) -> float:
+        """Train the server's model on ``loss(rows)``, batch by batch; the last epoch's mean."""
+        model = server.memory["model"]
+        plan = Training(self.server_epochs, self.server_batch, self.server_lr, self.server_optimizer)
+        optimizer = plan.make_optimizer(model.parameters(), plan.lr)
+        set_training([model], single=plan.batch == 1 or len(rows) == 1)
+        values: list[float] = []
+        for _ in range(plan.epochs):
+            values.clear()
+            for batch in batches(rows[torch.randperm(len(rows))], plan.batch):
+                value = loss(batch)
+                values.append(value.item())
+                if not torch.isfinite(value):
+                    raise ProteaError(
+                        f"server, round {server.round}: the loss became {values[-1]} (lr {plan.lr:g}).  "
+                        f"Try a smaller method.server_lr."
+                    )
+                optimizer.zero_grad()
+                value.backward()
+                optimizer.step()
+        return sum(values) / len(values)
+
+    def check(self, server: Server, up: DualKnowledge) -> None:
+        super().check(server, up)
+        if len(up.logits) != len(server.public or ()) or up.kept is not None:
+            raise PayloadError(f"{len(up.logits)} logits arrived for {len(server.public or ())} public samples.")
+
+    def predict(self, client: Client, x: Tensor, down: DualKnowledge | None) -> Tensor:
+        if down is None or self.answer == "head":
+            return super().predict(client, x, down)
+        return down.prototypes.scores(client.model.features(x))
+
+    def prototypes(self, down: DualKnowledge | None) -> Prototypes | None:
+        return None if down is None else down.prototypes
+
+    def serve(self, server: Server, x: Tensor) -> Tensor:
+        scores: Tensor = server.memory["model"].eval()(x)
+        return scores
+
+
+@torch.no_grad()
+def outputs(server: Server, of: Callable[[Tensor], Tensor]) -> Tensor:
+    """``of(x)`` for all public samples, with the server's model in evaluation mode."""
+    assert server.public is not None
+    server.memory["model"].eval()
+    return torch.cat([of(server.public.batch(rows)[0]) for rows in torch.arange(len(server.public)).split(LOOK)])
+
+
+def distances(z: Tensor, labels: Tensor, prototypes: Prototypes) -> Tensor:
+    """From features to the prototype of their pseudo label; as far as the farthest where there is none."""
+    known = prototypes.present[labels]
+    away: Tensor = torch.linalg.vector_norm(z - prototypes.vectors[labels], dim=1)
+    return torch.where(known, away, (away * known).max())
+
+
+def nearest(away: Tensor, labels: Tensor, share: float) -> Tensor:
+    """Of each label's samples the ``share`` that is least far away, at least one: a bool per sample."""
+    order = away.argsort(stable=True)
+    order = order[labels[order].argsort(stable=True)]  # by label, and within a label by distance
+    counts = labels.bincount()
+    place = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[labels[order]]
+    kept = torch.zeros_like(labels, dtype=torch.bool)
+    kept[order] = place < (share * counts).round().clamp(min=1)[labels[order]]
+    return kept
+
+
+def divergence(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """KL(first || second) of the distributions that two sets of scores stand for, mean over samples.
+
+    Either may get gradients.  Times the temperature squared, so that these keep their size.
+    """
+    p, q = (first / temperature).log_softmax(1), (second / temperature).log_softmax(1)
+    return temperature**2 * (p.exp() * (p - q)).sum(1).mean()

@@ -1,0 +1,123 @@
+"""FedProc: prototypical contrastive federated learning.
+
+Mu, Shen, Cheng, Geng, Fu, Zhang, Zhang.  FGCS 143, 2023, https://arxiv.org/abs/2109.12273
+
+Features are first drawn to the direction of their class's global centre and away from those
+of the others; from round to round cross entropy takes over.  The original averages models as
+well.  Between different models only the centres travel, and this is the default here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor
+from torch.func import functional_call
+
+from protea import Client, Method, Needs, Payload, Prototypes, Server, SplitModel, Upload, Weights
+from protea.errors import PayloadError
+from protea.prototypes import Weighting
+
+
+@dataclass(frozen=True)
+class CentresAndModel(Payload):
+    centres: Prototypes
+    model: Weights | None  # None unless weights are shared
+
+
+@dataclass(frozen=True)
+class FedProc(Method[CentresAndModel, CentresAndModel]):
+    """The loss is alpha * cross entropy + (1 - alpha) * contrast; alpha goes from 0 to 1 in ``horizon`` rounds."""
+
+    horizon: PositiveInt | None = None  # all rounds of the run where not given
+    average: Weighting = "count"  # of centres over clients
+    share_weights: bool = False  # average models too, as the original does
+    answer: Literal["head", "nearest"] = "head"  # nearest: the centre at the smallest angle
+
+    variants = {"code": {"horizon": 100, "share_weights": True}}
+
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]  # what a class needs depends on a field here
+        return Needs(same_architecture=self.share_weights)
+
+    def start_server(self, server: Server) -> None:
+        server.memory["centres"] = Prototypes.absent(server.classes, server.dim).to(server.device)
+        if self.share_weights:
+            server.memory["model"] = Weights.of(server.make("smallest"))
+
+    def broadcast(self, server: Server, client: int) -> CentresAndModel:
+        return CentresAndModel(server.memory["centres"], server.memory.get("model"))
+
+    def local_update(self, client: Client, down: CentresAndModel | None) -> CentresAndModel:
+        assert down is not None  # there are centres from the start, if only absent ones
+        if down.model is not None:
+            down.model.load_into(client.model)
+        alpha = self.alpha(client.round, client.rounds)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z = client.model.features(x)
+            value = F.cross_entropy(client.model.head(z), y)
+            return value if alpha == 1 else alpha * value + (1 - alpha) * contrast(z, y, down.centres)
+
+        client.fit(loss)
+        z, y = client.features()
+        model = Weights.of(client.model) if self.share_weights else None
+        return CentresAndModel(Prototypes.of(unit(z), y, client.classes), model)
+
+    def alpha(self, round: int, rounds: int) -> float:
+        """The share of cross entropy: all in the first round, when there are no centres, then from little to all."""
+        return 1.0 if round == 1 else min(1.0, (round - 1) / (self.horizon or rounds))
+
+    def aggregate(self, server: Server, uploads: Sequence[Upload[CentresAndModel]]) -> None:
+        mean = Prototypes.mean([u.payload.centres.to(server.device) for u in uploads], self.average)
+        server.memory["centres"] = Prototypes(unit(mean.vectors), mean.counts).filled(server.memory["centres"])
+        if self.share_weights:
+            models = [u.payload.model for u in uploads if u.payload.model is not None]
+            server.memory["model"] = Weights.mean(models, [u.samples for u in uploads])
+
+    def check(self, server: Server, up: CentresAndModel) -> None:
+        super().check(server, up)
+        up.centres.check(server.classes, server.dim)
+        if (up.model is not None) != self.share_weights:
+            raise PayloadError(f"Centres {'and a model' if self.share_weights else 'alone'} were expected.")
+        if up.model is not None:
+            up.model.check_like(server.memory["model"])
+
+    def predict(self, client: Client, x: Tensor, down: CentresAndModel | None) -> Tensor:
+        """By the head or the nearest centre, and by the averaged model where there is one."""
+        model, shared = client.model, None if down is None else down.model
+        z = model.features(x) if shared is None else under(shared, model, "adapter", under(shared, model, "body", x))
+        if self.answer == "nearest" and (centres := self.prototypes(down)) is not None:
+            return centres.scores(z, "cosine")
+        scores: Tensor = model.head(z) if shared is None else under(shared, model, "head", z)
+        return scores
+
+    def prototypes(self, down: CentresAndModel | None) -> Prototypes | None:
+        return down.centres if down is not None and down.centres.present.any() else None
+
+
+def contrast(z: Tensor, y: Tensor, centres: Prototypes) -> Tensor:
+    """Cross entropy over the cosines between features and centres, mean over the batch; no temperature.
+
+    Classes without a centre are left out; a sample of such a class adds nothing, yet counts in the mean.
+    """
+    cosines = (unit(z) @ centres.vectors.T).masked_fill(~centres.present, -torch.inf)
+    known = centres.present[y]
+    return F.cross_entropy(cosines[known], y[known], reduction="sum") / len(y)
+
+
+def unit(z: Tensor) -> Tensor:
+    """Rows of length 1; those shorter than 1e-4 stay shorter, or else their gradient would explode."""
+    return F.normalize(z, dim=1, eps=1e-4)
+
+
+def under(weights: Weights, model: SplitModel, part: str, x: Tensor) -> Tensor:
+    """What ``part`` of the model makes of ``x`` with other weights."""
+    own = {name.removeprefix(f"{part}."): t for name, t in weights.tensors.items() if name.startswith(f"{part}.")}
+    result: Tensor = functional_call(getattr(model, part), own, x)
+    return result

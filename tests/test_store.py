@@ -1,0 +1,279 @@
+"""What a run leaves in its directory, and how it goes on from there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import protea
+from protea import Data, Experiment, config
+from protea.config import Checkpoint
+from protea.data import Given
+from protea.data.sources.spiral import Spiral
+from protea.engines import EngineSettings
+from protea.errors import CheckpointError, ConfigError
+from protea.evaluation import Evaluation
+from protea.experiment import resume, run_path
+from protea.federation import Record
+from protea.methods.fedproto import FedProto
+from protea.methods.fml import FML
+from protea.models import Models
+from protea.runs import checkpoint
+from protea.runs.store import Run, fresh
+from protea.training import Training
+
+SMALL = Experiment(
+    rounds=5,
+    clients=4,
+    fraction=0.5,
+    data=Data(source=Spiral(classes=3, points=60)),
+    models=Models(family="tiny_mlp", dim=16),
+    training=Training(batch=64),
+    engine=EngineSettings("inline"),
+    checkpoint=Checkpoint(every=2),
+)
+
+
+class Interrupted(Exception):  # noqa: N818
+    """As if the machine had gone down."""
+
+
+def at(round: int) -> Callable[[Record], None]:
+    def stop(record: Record) -> None:
+        if record.round == round:
+            raise Interrupted
+
+    return stop
+
+
+def traces(path: Path) -> dict[str, object]:
+    """All that a run left, but for what it cost."""
+    found: dict[str, object] = {}
+    for file in sorted(file for file in path.rglob("*") if file.is_file()):
+        content = file.read_text(encoding="utf-8") if file.suffix != ".safetensors" else file.read_bytes()
+        if file.name == "metrics.jsonl":
+            content = [without_cost(json.loads(line)) for line in str(content).splitlines()]
+        elif file.name == "summary.json":
+            content = without_cost(json.loads(content))
+        found[str(file.relative_to(path))] = content
+    return found
+
+
+def without_cost(line: dict[str, Any]) -> str:
+    return json.dumps({key: value for key, value in line.items() if key != "cost"})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> protea.Result:
+    return protea.run(SMALL, tmp_path_factory.mktemp("runs") / "finished")
+
+
+# The directory
+
+
+def test_a_run_leaves_what_is_promised_and_nothing_else(finished: protea.Result):
+    path = finished.directory
+    assert path is not None
+    assert sorted(file.name for file in path.iterdir()) == [
+        "checkpoints", "config.toml", "environment.json", "metrics.jsonl", "partition.json", "summary.json",
+    ]  # fmt: skip
+    assert config.load(path / "config.toml") == SMALL
+    assert json.loads((path / "summary.json").read_text()) == finished.summary
+    environment = json.loads((path / "environment.json").read_text())
+    assert environment["versions"]["protea"] == protea.__version__ and environment["device"] in ("cpu", "cuda", "mps")
+    last = path / "checkpoints" / "000005"
+    assert sorted(file.name for file in last.iterdir()) == [
+        "client-000.safetensors", "client-001.safetensors", "client-002.safetensors", "client-003.safetensors",
+        "server.safetensors", "state.json",
+    ]  # fmt: skip
+
+
+def test_metrics_are_a_line_for_each_round_and_for_each_client_evaluated(finished: protea.Result):
+    lines = [json.loads(line) for line in (finished.directory / "metrics.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == 5 * ["round", *4 * ["client"]]
+    assert [line["round"] for line in lines] == [round for round in range(1, 6) for _ in range(5)]
+    assert [line["client"] for line in lines[1:5]] == [0, 1, 2, 3]
+    assert Record.read(lines) == finished.records
+    hits = sum(line["test/method"] for line in lines[-4:]) / sum(line["test/samples"] for line in lines[-4:])
+    assert lines[-5]["accuracy"] == hits == finished.accuracy == finished.summary["accuracy"]
+
+
+def test_equal_runs_differ_in_their_cost_and_in_nothing_else(finished: protea.Result, tmp_path: Path):
+    protea.run(SMALL, tmp_path / "again")
+    assert traces(tmp_path / "again") == traces(finished.directory)
+    rounds = [line for line in Run.open(tmp_path / "again").metrics() if line["kind"] == "round"]
+    assert all(line["cost"].keys() == {"train", "server", "evaluate"} for line in rounds)
+
+
+def test_another_seed_leaves_other_traces(finished: protea.Result, tmp_path: Path):
+    protea.run(replace(SMALL, seed=2, data=replace(SMALL.data, seed=1)), tmp_path / "other")
+    mine, others = traces(finished.directory), traces(tmp_path / "other")
+    same = {name for name in mine if name in others and mine[name] == others[name]}
+    assert same == {"environment.json", "partition.json", "checkpoints/000005/state.json"}
+
+
+def test_the_config_alone_runs_it_again_and_so_does_the_partition_it_left(finished: protea.Result, tmp_path: Path):
+    protea.run(config.load(finished.directory / "config.toml"), tmp_path / "a")
+    assert traces(tmp_path / "a") == traces(finished.directory)
+    given = replace(SMALL.data, partition=Given(str(finished.directory / "partition.json")))
+    assert without_costs(protea.run(replace(SMALL, data=given))) == without_costs(finished)
+
+
+def without_costs(result: protea.Result) -> list[Record]:
+    return [replace(record, cost={}) for record in result.records]
+
+
+def test_a_directory_that_holds_something_is_never_written_to(finished: protea.Result, tmp_path: Path):
+    before = traces(finished.directory)
+    with pytest.raises(
+        ConfigError, match=r"exists and is not empty.  Choose another --out, or continue it: protea resu"
+    ):
+        protea.run(SMALL, finished.directory)
+    assert traces(finished.directory) == before
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="exists and is not empty"):
+        protea.run(SMALL, tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"cannot be made: .*Choose another --out"):
+        protea.run(SMALL, tmp_path / "file" / "below")
+
+
+def test_an_empty_directory_is_used(tmp_path: Path):
+    assert Run.create(tmp_path, "rounds = 1\n", {}).path == tmp_path
+    assert (tmp_path / "config.toml").read_text() == "rounds = 1\n"
+
+
+def test_names_of_runs_say_what_was_run_and_are_never_used_twice(tmp_path: Path):
+    path = run_path(tmp_path, SMALL)
+    assert path.name.startswith("spiral-fedproto-s1-") and len(path.name) == len("spiral-fedproto-s1-4f2a")
+    assert run_path(tmp_path, replace(SMALL, rounds=6)) != path == run_path(tmp_path, SMALL)
+    variant = replace(SMALL, method=FedProto(**FedProto.variants["htfllib"]))
+    assert run_path(tmp_path, variant).name.startswith("spiral-fedproto@htfllib-s1-")
+    assert [made(fresh(tmp_path, "a")).name for _ in range(3)] == ["a", "a-2", "a-3"]
+
+
+def made(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+# metrics.jsonl
+
+
+@pytest.mark.parametrize("half", ["", '{"kind": "round", "rou', '{"kind": "round", "round": 1}'])
+def test_cutting_keeps_the_rounds_up_to_one_and_no_half_line(half: str, tmp_path: Path):
+    run = Run.create(tmp_path / "run", "", {})
+    for round in (1, 2, 3):
+        run.append([{"kind": "round", "round": round}, {"kind": "client", "round": round}])
+    with run.metrics_path.open("a") as file:
+        file.write(half)
+    run.cut(2)
+    assert [line["round"] for line in run.metrics()] == [1, 1, 2, 2]
+    run.cut(0)
+    assert list(run.metrics()) == []
+
+
+def test_a_half_line_of_a_round_to_keep_is_dropped_too(tmp_path: Path):
+    run = Run.create(tmp_path / "run", "", {})
+    run.append([{"kind": "round", "round": 1}])
+    with run.metrics_path.open("a") as file:
+        file.write('{"kind": "client", "round": 1')
+    run.cut(7)
+    assert list(run.metrics()) == [{"kind": "round", "round": 1}]
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(1, [5]), (2, [4, 5]), (9, [2, 4, 5])])
+def test_the_newest_checkpoints_are_kept_and_the_last_round_always_has_one(keep: int, kept: list[int], tmp_path: Path):
+    protea.run(replace(SMALL, checkpoint=Checkpoint(every=2, keep=keep)), tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints"
+    assert [int(path.name) for path in checkpoint.complete(folder)] == kept
+    assert len(list(folder.iterdir())) == len(kept)
+
+
+@pytest.mark.parametrize("method", [FedProto(), FML()], ids=["payload in memory", "module in memory"])
+@pytest.mark.parametrize(("last", "first"), [(1, 1), (2, 3), (3, 3), (5, 6)])
+def test_an_interrupted_run_ends_as_if_it_had_not_been(method: Any, last: int, first: int, tmp_path: Path):
+    """Interrupted after round ``last``, it goes on with ``first``, the one after the newest checkpoint."""
+    experiment = replace(SMALL, method=method)
+    whole = protea.run(experiment, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        protea.run(experiment, tmp_path / "broken", on_round=at(last))
+    assert not (tmp_path / "broken" / "summary.json").exists()
+    again: list[int] = []
+    result = resume(tmp_path / "broken", on_round=lambda record: again.append(record.round))
+    assert again == list(range(first, 6))
+    assert traces(tmp_path / "broken") == traces(tmp_path / "whole")
+    assert without_costs(result) == without_costs(whole)
+
+
+def test_a_run_may_be_interrupted_again_and_while_it_writes(finished: protea.Result, tmp_path: Path):
+    path = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        protea.run(SMALL, path, on_round=at(3))
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "round", "acc')
+    half = path / "checkpoints" / "000004"
+    half.mkdir()
+    (half / "server.safetensors").write_bytes(b"not yet")
+    with pytest.raises(Interrupted):
+        resume(path, on_round=at(4))
+    resume(path)
+    assert traces(path) == traces(finished.directory)
+
+
+def test_clients_that_nobody_met_since_the_checkpoint_keep_their_state(tmp_path: Path):
+    """Nobody is evaluated before the end, so after the break only those chosen are loaded, some of them late.
+
+    The checkpoint that they would be loaded from has been replaced by then, in round 6.
+    """
+    experiment = replace(SMALL, rounds=9, clients=6, fraction=1 / 3, evaluation=Evaluation(every=99))
+    whole = protea.run(experiment, tmp_path / "whole")
+    early = {client for record in whole.records[:4] for client in record.participants}
+    soon = {client for record in whole.records[4:6] for client in record.participants}
+    assert early - soon, "with this seed all are met in time"
+    with pytest.raises(Interrupted):
+        protea.run(experiment, tmp_path / "broken", on_round=at(4))
+    resume(tmp_path / "broken")
+    assert traces(tmp_path / "broken") == traces(tmp_path / "whole")
+
+
+def test_a_run_that_has_ended_is_not_resumed(finished: protea.Result):
+    with pytest.raises(
+        ConfigError, match=r"has ended: there is nothing to continue.  Its numbers are in summary\.json"
+    ):
+        resume(finished.directory)
+
+
+def test_what_is_not_a_run_is_not_resumed(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"is not a run directory: it has no config\.toml"):
+        resume(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["server.safetensors", "client-002.safetensors", "state.json"])
+@pytest.mark.parametrize("harm", ["cut short", "garbage", "empty"])
+def test_a_damaged_checkpoint_is_named_before_any_work(name: str, harm: str, tmp_path: Path):
+    with pytest.raises(Interrupted):
+        protea.run(SMALL, tmp_path / "run", on_round=at(2))
+    file = tmp_path / "run" / "checkpoints" / "000002" / name
+    content = file.read_bytes()
+    file.write_bytes({"cut short": content[:-5], "garbage": b"x" * len(content), "empty": b""}[harm])
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(CheckpointError, match=rf"checkpoints/000002/{name} cannot be read"):
+        resume(tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path):
+    with pytest.raises(Interrupted):
+        protea.run(SMALL, tmp_path / "run", on_round=at(2))
+    state = tmp_path / "run" / "checkpoints" / "000002" / "state.json"
+    state.write_text('{"format": 2, "round": 2}')
+    with pytest.raises(CheckpointError, match="has format 2; this version of Protea reads format 1"):
+        resume(tmp_path / "run")
