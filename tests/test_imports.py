@@ -20,9 +20,10 @@ LAYERS = [
     ["engines"],
     ["client"],
     ["server"],
-    ["models", "data", "training", "losses", "weights", "memory"],
+    ["models", "data", "training", "losses", "geometry", "weights", "memory"],
     ["prototypes"],
     ["payload"],
+    ["tables"],
     ["rng", "plugins", "runs.store"],
     ["errors"],
 ]
