@@ -34,6 +34,7 @@ class Data:
     source: Any = chosen("sources", "kind", Digits)
     partition: Any = chosen("partitions", "kind", Dirichlet)
     pool: Literal["train", "all"] = "train"  # of the source; "all" merges its test part in, as HtFLlib does
+    samples: PositiveInt | None = None  # of the pool are used, drawn at random; all if not given
     public: NonNegativeInt = 0  # samples set aside, seen by all
     split: Split = field(default_factory=Split)  # of each client's samples
     augment: Augment = field(default_factory=Augment)

@@ -54,6 +54,7 @@ def prepare(experiment: Experiment) -> Recipe:
         data.partition,
         split=data.split,
         pool=data.pool,
+        samples=data.samples,
         public=data.public,
         seed=seed,
     )

@@ -29,9 +29,12 @@ def federate(
     seed: int,
     split: Split | None = None,
     pool: Pool = "train",
+    samples: int | None = None,
     public: int = 0,
 ) -> Federated:
     """Take out a public set, give each client its share of the rest, and split each share.
+
+    With ``samples``, only so many, drawn at random, are used at all.
 
     ``pool = "train"`` deals out the source's training part and keeps its test part for all to
     be judged on; ``"all"`` merges the two first, as PFLlib and HtFLlib do.  A partition file
@@ -43,6 +46,11 @@ def federate(
     streams = Streams(seed).at("data")
     held_back = dataset.tests if pool == "train" else 0
     rows = torch.arange(len(dataset) - held_back)
+    if samples is not None:
+        if samples > len(rows):
+            raise ConfigError(f"data.samples is {samples}, but there are only {len(rows)}.  Set it to that or less.")
+        drawn = torch.randperm(len(rows), generator=streams.generator("samples"))[:samples]
+        rows = rows[drawn.sort().values]
     if not 0 <= public < len(rows):
         raise ConfigError(f"public = {public}, but there are {len(rows)} samples; some must be left for the clients.")
     shuffled = torch.randperm(len(rows), generator=streams.generator("public"))
@@ -64,6 +72,7 @@ def federate(
         "partition": {"kind": name_of("partitions", type(partition)), **options},
         "split": asdict(settings),
         "pool": pool,
+        "samples": samples,
         "public": public,
         "seed": seed,
     }

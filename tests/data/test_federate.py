@@ -181,3 +181,13 @@ def test_settings_out_of_range_are_refused_at_the_edge() -> None:
             TypeAdapter(Dirichlet).validate_python(settings)
     with pytest.raises(ValidationError):
         TypeAdapter(Split).validate_python({"test": 1.0})
+
+
+def test_only_so_many_samples_are_used() -> None:
+    dataset = Dataset(torch.zeros(50, 2), torch.arange(50) % 5, tuple("abcde"), tests=10)
+    small = federate(dataset, 4, Iid(), seed=1, samples=20)
+    used = torch.cat([small.rows(client) for client in range(4)])
+    assert len(used.unique()) == 20 and used.max() < 40
+    assert len(small.test) == 10
+    with pytest.raises(ConfigError, match=r"data.samples is 41, but there are only 40"):
+        federate(dataset, 4, Iid(), seed=1, samples=41)
