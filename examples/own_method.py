@@ -36,5 +36,5 @@ class AngleProto(Method[Prototypes, Prototypes]):  # what the server sends, and 
 
 
 if __name__ == "__main__":  # worker processes import this file, and must not start runs of their own
-    result = run(Experiment(method=AngleProto(), rounds=10, clients=10, seed=1))
+    result = run(Experiment(method=AngleProto(), rounds=5, clients=5, seed=1))
     print(f"accuracy {result.accuracy:.1%}, of the commonest class {result.summary['majority']:.1%}")

@@ -1,6 +1,6 @@
 """Prototype-based federated learning across different models and different data."""
 
-from protea import losses
+from protea import geometry, losses
 from protea.client import Client
 from protea.method import Method, Needs, Upload
 from protea.models.split import SplitModel
@@ -27,6 +27,7 @@ __all__ = [
     "SplitModel",
     "Upload",
     "Weights",
+    "geometry",
     "losses",
     "rounds",
     "run",

@@ -70,6 +70,8 @@ def prepare(experiment: Experiment) -> Recipe:
         for index, member in enumerate(recipe.members):
             if member not in recipe.members[:index]:
                 recipe.make(member)
+        if experiment.models.server is not None:
+            recipe.make_named("server")
     return recipe
 
 

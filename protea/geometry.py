@@ -38,6 +38,12 @@ def margins(vectors: Tensor, present: Tensor | None = None) -> Tensor:
     return vectors.new_full((len(vectors),), torch.inf).masked_scatter_(here, nearest)
 
 
+def directed(vectors: Tensor) -> Tensor:
+    """Which rows have a direction: all but those of length zero, or next to it.  A bool per class."""
+    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1)
+    return lengths > 1e-12  # below, F.normalize does not give unit rows
+
+
 def energy(vectors: Tensor) -> float:
     """The sum over pairs of ``-log`` of their distance: E of ProtoNorm's Eq. 10, for unit rows.
 
@@ -100,10 +106,10 @@ def align(
     Rows at one point would stay together for ever, and are moved apart first, always in the
     same way.  A zero row has no direction and is refused.
     """
-    lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
-    for row in (~(lengths > 0)).nonzero()[:, 0].tolist():
-        raise ValueError(f"row {row} has no direction: its length is {float(lengths[row])}.  Leave absent classes out.")
-    x = _apart(vectors / lengths)
+    for row in (~directed(vectors)).nonzero()[:, 0].tolist():
+        length = torch.linalg.vector_norm(vectors[row]).item()
+        raise ValueError(f"row {row} has no direction: its length is {length}.  Leave absent classes out.")
+    x = _apart(F.normalize(vectors, dim=1))
     velocity, taken, before, repeats = torch.zeros_like(x), 0, -1.0, 0
     for step in range(steps):
         force = forces(x)
@@ -288,6 +294,6 @@ def _blocks(classes: int) -> Iterator[slice]:
 
 def _chunks(pairs: Tensor, dim: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Pairs ``(2, pairs)`` by so many that their rows fit in a block."""
-    for chunk in pairs.split(max(1, (1 << 16) // max(1, dim)), dim=1):
+    for chunk in pairs.split(max(1, BLOCK // max(1, dim)), dim=1):
         if chunk.shape[1]:
             yield chunk[0], chunk[1]

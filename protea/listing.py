@@ -54,6 +54,7 @@ def plugged(group: str) -> Callable[[], Table]:
         table = _table("name", "settings", "")
         for name in plugins.table(group):
             found = plugins.find(group, name)
+            found = getattr(found, "func", found)  # of a partial, whose own words say nothing
             about = (found.__doc__ or "").strip().splitlines()[:1]
             about = [] if about and about[0].startswith(f"{found.__name__}(") else about  # dataclass's own
             settings = [f.name for f in fields(found)] if hasattr(found, "__dataclass_fields__") else []

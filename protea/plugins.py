@@ -19,8 +19,15 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "methods": {
         "local": "protea.methods.local:Local",
         "fedproto": "protea.methods.fedproto:FedProto",
+        "protonorm": "protea.methods.protonorm:ProtoNorm",
+        "fedpagr": "protea.methods.fedpagr:FedPAGR",
         "lg_fedavg": "protea.methods.lg_fedavg:LGFedAvg",
         "fml": "protea.methods.fml:FML",
+        "fedtgp": "protea.methods.fedtgp:FedTGP",
+        "fedsa": "protea.methods.fedsa:FedSA",
+        "fedproc": "protea.methods.fedproc:FedProc",
+        "fedpkd": "protea.methods.fedpkd:FedPKD",
+        "fedprotokd": "protea.methods.fedprotokd:FedProtoKD",
     },
     "engines": {
         "inline": "protea.engines.inline:Inline",

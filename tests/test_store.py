@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -197,20 +198,26 @@ def test_the_newest_checkpoints_are_kept_and_the_last_round_always_has_one(keep:
     assert len(list(folder.iterdir())) == len(kept)
 
 
-@pytest.mark.parametrize("method", [FedProto(), FML()], ids=["payload in memory", "module in memory"])
 @pytest.mark.parametrize(("last", "first"), [(1, 1), (2, 3), (3, 3), (5, 6)])
-def test_an_interrupted_run_ends_as_if_it_had_not_been(method: Any, last: int, first: int, tmp_path: Path):
+def test_an_interrupted_run_ends_as_if_it_had_not_been(last: int, first: int, finished: protea.Result, tmp_path: Path):
     """Interrupted after round ``last``, it goes on with ``first``, the one after the newest checkpoint."""
-    experiment = replace(SMALL, method=method)
-    whole = protea.run(experiment, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        protea.run(experiment, tmp_path / "broken", on_round=at(last))
-    assert not (tmp_path / "broken" / "summary.json").exists()
+        protea.run(SMALL, tmp_path / "run", on_round=at(last))
+    assert not (tmp_path / "run" / "summary.json").exists()
     again: list[int] = []
-    result = resume(tmp_path / "broken", on_round=lambda record: again.append(record.round))
+    result = resume(str(tmp_path / "run"), on_round=lambda record: again.append(record.round))
     assert again == list(range(first, 6))
+    assert traces(tmp_path / "run") == traces(finished.directory)
+    assert without_costs(result) == without_costs(finished)
+
+
+def test_models_that_clients_remember_are_resumed_too(tmp_path: Path):
+    experiment = replace(SMALL, method=FML())
+    protea.run(experiment, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        protea.run(experiment, tmp_path / "broken", on_round=at(3))
+    resume(tmp_path / "broken")
     assert traces(tmp_path / "broken") == traces(tmp_path / "whole")
-    assert without_costs(result) == without_costs(whole)
 
 
 def test_a_run_may_be_interrupted_again_and_while_it_writes(finished: protea.Result, tmp_path: Path):
@@ -256,24 +263,33 @@ def test_what_is_not_a_run_is_not_resumed(tmp_path: Path):
         resume(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted after round 2."""
+    path = tmp_path_factory.mktemp("runs") / "broken"
+    with pytest.raises(Interrupted):
+        protea.run(SMALL, path, on_round=at(2))
+    return path
+
+
 @pytest.mark.parametrize("name", ["server.safetensors", "client-002.safetensors", "state.json"])
-@pytest.mark.parametrize("harm", ["cut short", "garbage", "empty"])
-def test_a_damaged_checkpoint_is_named_before_any_work(name: str, harm: str, tmp_path: Path):
-    with pytest.raises(Interrupted):
-        protea.run(SMALL, tmp_path / "run", on_round=at(2))
-    file = tmp_path / "run" / "checkpoints" / "000002" / name
-    content = file.read_bytes()
-    file.write_bytes({"cut short": content[:-5], "garbage": b"x" * len(content), "empty": b""}[harm])
-    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+@pytest.mark.parametrize(
+    "harm", [lambda content: content[:-5], lambda content: b"x" * len(content), lambda content: b""]
+)
+def test_a_damaged_checkpoint_is_named_before_any_work(
+    name: str, harm: Callable[[bytes], bytes], broken: Path, tmp_path: Path
+):
+    path = shutil.copytree(broken, tmp_path / "run")
+    file = path / "checkpoints" / "000002" / name
+    file.write_bytes(harm(file.read_bytes()))
+    before = traces(path)
     with pytest.raises(CheckpointError, match=rf"checkpoints/000002/{name} cannot be read"):
-        resume(tmp_path / "run")
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+        resume(path)
+    assert traces(path) == before
 
 
-def test_a_checkpoint_of_another_format_is_refused(tmp_path: Path):
-    with pytest.raises(Interrupted):
-        protea.run(SMALL, tmp_path / "run", on_round=at(2))
-    state = tmp_path / "run" / "checkpoints" / "000002" / "state.json"
-    state.write_text('{"format": 2, "round": 2}')
-    with pytest.raises(CheckpointError, match="has format 2; this version of Protea reads format 1"):
-        resume(tmp_path / "run")
+def test_a_checkpoint_of_another_format_is_refused(broken: Path, tmp_path: Path):
+    path = shutil.copytree(broken, tmp_path / "run")
+    (path / "checkpoints" / "000002" / "state.json").write_text('{"format": 2, "round": 2}')
+    with pytest.raises(CheckpointError, match=r"000002 has format 2; this version of Protea reads format 1"):
+        resume(path)

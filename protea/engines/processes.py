@@ -48,6 +48,7 @@ class Processes:
         build = lend(Path(self.folder.name)) if lend else worker.build
         try:
             for process in self.pool:
+                process.ask("move", (Path.cwd(), sys.path))  # it may have been started elsewhere
                 process.ask("open", (worker.method, build, worker.rng.root, worker.threads))
         except (PicklingError, AttributeError, TypeError) as error:
             self.close()
@@ -125,12 +126,12 @@ class Processes:
 
     def save(self, directory: Path) -> None:
         for process in self.pool:
-            process.ask("save", directory)
+            process.ask("save", directory.absolute())
 
     def load(self, directory: Path) -> None:
         self.home.clear()
         for process in self.pool:
-            process.ask("load", directory)
+            process.ask("load", directory.absolute())
 
     def close(self) -> None:
         for process in self.pool:
@@ -170,7 +171,7 @@ class Process:
             return
         self.tell(verb, what)
         answer = self.hear()
-        if answer is None and verb == "open":
+        if answer is None and verb == "move":
             raise ConfigError(
                 f"A worker process {self.bury()} before it had any work; what it wrote is above.\n"
                 f'  A script must be a file and run under `if __name__ == "__main__":`; or set engine.name=inline.'
@@ -239,7 +240,10 @@ def serve(pipe: Connection) -> None:
             pipe.send_bytes(to_bytes(reply.up, **about))
             continue
         try:
-            if verb == "open":
+            if verb == "move":
+                folder, sys.path[:] = what
+                os.chdir(folder)
+            elif verb == "open":
                 method, build, seed, threads = what
                 worker = Worker(method, build, seed, threads)
             elif verb == "close":

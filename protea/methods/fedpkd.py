@@ -165,8 +165,11 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
 
     def check(self, server: Server, up: DualKnowledge) -> None:
         super().check(server, up)
-        if len(up.logits) != len(server.public or ()) or up.kept is not None:
-            raise PayloadError(f"{len(up.logits)} logits arrived for {len(server.public or ())} public samples.")
+        public = len(server.public or ())
+        if len(up.logits) != public:
+            raise PayloadError(f"{len(up.logits)} logits arrived for {public} public samples.")
+        if up.kept is not None:
+            raise PayloadError("A client makes no selection of public samples; one arrived.")
 
     def predict(self, client: Client, x: Tensor, down: DualKnowledge | None) -> Tensor:
         if down is None or self.answer == "head":

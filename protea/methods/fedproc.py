@@ -30,6 +30,13 @@ class CentresAndModel(Payload):
     model: Weights | None  # None unless weights are shared
 
 
+class NeedsOfSharing:
+    """``FedProc.needs`` as for the defaults; those of an object depend on its fields."""
+
+    def __get__(self, method: FedProc | None, kind: type[FedProc]) -> Needs:
+        return Needs(same_architecture=method is not None and method.share_weights)
+
+
 @dataclass(frozen=True)
 class FedProc(Method[CentresAndModel, CentresAndModel]):
     """The loss is alpha * cross entropy + (1 - alpha) * contrast; alpha goes from 0 to 1 in ``horizon`` rounds."""
@@ -39,11 +46,7 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
     share_weights: bool = False  # average models too, as the original does
     answer: Literal["head", "nearest"] = "head"  # nearest: the centre at the smallest angle
 
-    variants = {"code": {"horizon": 100, "share_weights": True}}
-
-    @property
-    def needs(self) -> Needs:  # type: ignore[override]  # what a class needs depends on a field here
-        return Needs(same_architecture=self.share_weights)
+    needs = NeedsOfSharing()
 
     def start_server(self, server: Server) -> None:
         server.memory["centres"] = Prototypes.absent(server.classes, server.dim).to(server.device)
@@ -74,7 +77,7 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
         return 1.0 if round == 1 else min(1.0, (round - 1) / (self.horizon or rounds))
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[CentresAndModel]]) -> None:
-        mean = Prototypes.mean([u.payload.centres.to(server.device) for u in uploads], self.average)
+        mean = Prototypes.mean([u.payload.centres for u in uploads], self.average)
         server.memory["centres"] = Prototypes(unit(mean.vectors), mean.counts).filled(server.memory["centres"])
         if self.share_weights:
             models = [u.payload.model for u in uploads if u.payload.model is not None]

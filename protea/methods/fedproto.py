@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch.nn.functional as F
-from pydantic import NonNegativeFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from protea import Client, Method, Prototypes, Server, Upload, losses
@@ -30,6 +30,7 @@ class FedProto(Method[Prototypes, Prototypes]):
 
     pull: NonNegativeFloat = 10.0
     distance: losses.Distance = "mse"
+    scale: PositiveFloat = 1.0  # features are pulled to scale * prototype; ProtoNorm's gamma
     taken: Literal["after", "during", "before"] = "after"  # training, are local prototypes
     average: Weighting = "uniform"  # over clients
     missing: Literal["keep", "drop"] = "keep"  # prototypes of classes that nobody reported this round
@@ -48,12 +49,13 @@ class FedProto(Method[Prototypes, Prototypes]):
     def local_update(self, client: Client, down: Prototypes | None) -> Prototypes:
         before = self.local_prototypes(client) if self.taken == "before" else None
         during = Collector(client.classes)
+        target = down and Prototypes(self.scale * down.vectors, down.counts)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = client.model.features(x)
             value = F.cross_entropy(client.model.head(z), y)
-            if down is not None:
-                value = value + self.pull * losses.pull(z, y, down, self.distance)  # Eq. 7
+            if target is not None:
+                value = value + self.pull * losses.pull(z, y, target, self.distance)  # Eq. 7
             if self.taken == "during":
                 during.add(z, y)
             return value

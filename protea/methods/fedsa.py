@@ -96,7 +96,7 @@ class FedSA(Method[AnchorsAndMeans, Prototypes]):
         return local
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
-        mean = Prototypes.mean([u.payload.to(server.device) for u in uploads], self.average)  # Eq. 3
+        mean = Prototypes.mean([u.payload for u in uploads], self.average)  # Eq. 3
         server.memory["means"] = mean.filled(server.memory.get("means") if self.missing == "keep" else None)
         anchors: Prototypes = server.memory["anchors"]
         moved = self.decay * anchors.vectors + (1 - self.decay) * mean.vectors  # Eq. 10

@@ -66,7 +66,7 @@ class FedTGP(Method[Prototypes, Prototypes]):
         return Prototypes(local.vectors, local.present.to(local.counts.dtype))  # how many samples stays private
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
-        parts = [u.payload.to(server.device) for u in uploads]
+        parts = [u.payload for u in uploads]
         points = torch.cat([part.vectors[part.present] for part in parts])
         labels = torch.cat([part.present.nonzero().squeeze(1) for part in parts])
         if not len(points):

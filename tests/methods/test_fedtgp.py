@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import toy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from protea import Prototypes, Upload
+from protea.engines.inline import Inline
+from protea.federation import Federation
+from protea.methods.fedproto import FedProto
+from protea.methods.fedtgp import FedTGP, TrainablePrototypes, contrast, train_prototypes, widest_gap
+from protea.methods.local import Local
+from protea.rng import Streams
+from protea.server import Server
+from protea.worker import Worker, threads
+
+CROSS = [[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 2.0], [1.0, 0.0]]
+SQUARE = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+
+
+def all_of(vectors: list[list[float]]) -> Prototypes:
+    return Prototypes(torch.tensor(vectors), torch.ones(len(vectors)))
+
+
+def served(method: FedTGP, *rounds: list[Prototypes], classes: int = 3, dim: int = 2) -> Server:
+    """The server after it got these uploads, round by round."""
+    server = Server(classes, dim, Streams(5))
+    with threads(1), torch.random.fork_rng():
+        torch.manual_seed(0)
+        method.start_server(server)
+        for parts in rounds:
+            method.aggregate(server, [Upload(i, part, 1) for i, part in enumerate(parts)])
+    return server
+
+
+def models(method: Any, rounds: int = 3) -> dict[str, Tensor]:
+    worker = Worker(method, toy.build, seed=7)
+    list(Federation(method, Inline(worker), toy.server(), toy.CLIENTS, rounds).run())
+    return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("points", "nearest", "pairs", "literal"), [(CROSS, 2.0, 8**0.5, 5**0.5), (SQUARE, 1.0, 2**0.5, 2**0.5)]
+)
+def test_the_three_readings_of_the_margin(points: Any, nearest: float, pairs: float, literal: float):
+    """The nearest neighbours in the cross are at 1, 1, 2, 2, 1."""
+    centres = all_of(points)
+    assert widest_gap(centres, "nearest") == pytest.approx(nearest)
+    assert widest_gap(centres, "pairs") == pytest.approx(pairs)
+    assert widest_gap(centres, "literal") == pytest.approx(literal)
+
+
+def test_the_margin_is_cut_off_at_the_threshold():
+    assert FedTGP().find_margin(all_of(CROSS)) == 2
+    assert FedTGP(threshold=1.5).find_margin(all_of(CROSS)) == 1.5
+
+
+def test_a_fixed_margin_is_the_threshold_and_none_is_zero():
+    assert FedTGP(margin="fixed").find_margin(all_of(CROSS)) == 100
+    assert FedTGP(margin="none").find_margin(all_of(CROSS)) == 0
+
+
+@pytest.mark.parametrize("gap", ["nearest", "pairs", "literal"])
+def test_one_reported_class_alone_gets_the_threshold(gap: Any):
+    alone = Prototypes(torch.tensor([[0.0], [7.0]]), torch.tensor([0.0, 1.0]))
+    assert FedTGP(gap=gap).find_margin(alone) == 100
+
+
+def test_loss_and_gradient_of_one_upload():
+    """At the origin, of class 0, whose prototype is 5 away; the other is 1 away; margin 2."""
+    point, label = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0])
+    prototypes = torch.tensor([[3.0, 4.0], [0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    value = contrast(point, label, prototypes, 2.0)
+    assert value.item() == pytest.approx(6.002475685)  # log(1 + e^6)
+    (slope,) = torch.autograd.grad(value, prototypes)
+    assert slope.flatten().tolist() == pytest.approx([0.598516426, 0.798021901, 0.0, -0.997527377])
+    assert contrast(point, label, prototypes, 0.0).item() == pytest.approx(4.018149928)
+    assert contrast(point, label, prototypes, torch.tensor([2.0, 9.0])).item() == pytest.approx(6.002475685)
+
+
+def test_a_margin_for_each_class_weighs_on_samples_of_that_class_only():
+    points, labels, prototypes = torch.randn(6, 3), torch.arange(6) % 3, torch.randn(3, 3)
+    apart = [contrast(points[labels == c], labels[labels == c], prototypes, float(c)) for c in range(3)]
+    together = contrast(points, labels, prototypes, torch.arange(3.0))
+    torch.testing.assert_close(together, torch.stack(apart).mean())
+
+
+finite = st.floats(-10, 10, width=32)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(finite, min_size=3, max_size=3), st.lists(finite, min_size=6, max_size=6), st.floats(0, 50))
+def test_a_larger_margin_never_costs_less_and_nothing_is_nan(x: list[float], flat: list[float], margin: float):
+    prototypes = torch.tensor(flat).reshape(2, 3).requires_grad_()
+    point, label = torch.tensor([x]), torch.tensor([1])
+    value = contrast(point, label, prototypes, margin)
+    assert contrast(point, label, prototypes, margin + 1) >= value - 1e-5
+    (slope,) = torch.autograd.grad(value, prototypes)
+    assert torch.linalg.vector_norm(slope, dim=1).max() <= 1 + 1e-5  # no push is stronger than 1
+
+
+def test_without_margin_equal_distances_cost_log_classes():
+    prototypes = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    assert contrast(torch.zeros(1, 2), torch.tensor([2]), prototypes, 0.0).item() == pytest.approx(math.log(4))
+
+
+@pytest.mark.parametrize("classes", [2, 40])  # torch computes distances of many rows in another way
+def test_all_at_one_point_gives_no_nan_and_no_slope(classes: int):
+    prototypes = torch.full((classes, 3), 1e3).requires_grad_()
+    value = contrast(torch.full((30, 3), 1e3), torch.arange(30) % classes, prototypes, 1.0)
+    (slope,) = torch.autograd.grad(value, prototypes)
+    assert value.isfinite() and slope.abs().sum() == 0
+
+
+def test_trained_prototypes_end_near_the_uploads_of_their_class():
+    parts = [all_of([[0.0, 0.0], [4.0, 0.0], [0.0, 3.0]]), all_of([[0.0, 1.0], [4.0, 1.0], [0.0, 4.0]])]
+    server = served(FedTGP(server_lr=0.1), parts, parts)
+    known, points = server.memory["prototypes"], torch.cat([part.vectors for part in parts])
+    assert known.scores(points).argmax(1).tolist() == [0, 1, 2] * 2
+    assert server.memory["margin"] == 4  # centres (0, 0.5), (4, 0.5), (0, 3.5)
+    assert server.memory["server_loss"] < 2  # the margin can hardly be had in the plane
+
+
+def test_a_larger_margin_drives_trained_prototypes_farther_apart():
+    parts = [all_of([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])]
+    found = {m: served(FedTGP(margin=m, threshold=10.0), *[parts] * 5) for m in ("none", "adaptive", "fixed")}  # type: ignore[arg-type]
+    apart = {m: widest_gap(server.memory["prototypes"], "nearest") for m, server in found.items()}
+    assert apart["none"] < apart["adaptive"] < apart["fixed"]
+
+
+def test_training_continues_from_round_to_round():
+    parts = [all_of(SQUARE[:3])]
+    once, twice = served(FedTGP(), parts), served(FedTGP(), parts, parts)
+    assert twice.memory["server_loss"] < once.memory["server_loss"]
+
+
+def test_training_equals_gradient_descent_written_out():
+    """One upload per class and one batch of all: vectors move against the slope of the mean loss."""
+    points, labels = torch.randn(3, 4, dtype=torch.float64), torch.arange(3)
+    module = TrainablePrototypes(3, 4, mlp=False).double()
+    vectors = module.vectors.detach().clone()
+    for _ in range(5):
+        away = vectors.unsqueeze(0) - points.unsqueeze(1)  # (points, classes, dim)
+        lengths = away.norm(dim=2, keepdim=True)
+        blame = torch.eye(3) - torch.softmax(-(lengths.squeeze(2) + 0.7 * torch.eye(3)), 1)
+        vectors -= 0.1 * (blame.unsqueeze(2) * away / lengths).mean(0)
+    train_prototypes(module, points, labels, 0.7, epochs=5, batch=3, lr=0.1)
+    torch.testing.assert_close(module.vectors.detach(), vectors)
+
+
+def test_equal_margins_of_all_classes_are_one_margin():
+    points, labels = torch.randn(8, 4), torch.arange(8) % 3
+    found = []
+    for margin in (2.0, torch.full((3,), 2.0)):
+        torch.manual_seed(1)
+        module = TrainablePrototypes(3, 4)
+        train_prototypes(module, points, labels, margin, epochs=3, batch=4, lr=0.1)
+        found.append(module().detach())
+    torch.testing.assert_close(*found)
+
+
+def test_without_mlp_the_vectors_are_the_prototypes():
+    module = TrainablePrototypes(4, 3, mlp=False)
+    assert torch.equal(module(), module.vectors) and len(list(module.parameters())) == 1
+    assert len(list(TrainablePrototypes(4, 3).parameters())) == 5
+
+
+def test_every_class_is_sent_also_one_that_no_client_has():
+    part = Prototypes(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]), torch.tensor([1.0, 1.0, 0.0]))
+    server = served(FedTGP(), [part])
+    assert server.memory["prototypes"].present.tolist() == [True] * 3
+
+
+def test_nothing_reported_changes_nothing():
+    server = served(FedTGP(), [Prototypes.absent(3, 2)])
+    assert FedTGP().broadcast(server, 0) is None and "server_loss" not in server.memory
+    assert train_prototypes(TrainablePrototypes(3, 2), torch.zeros(0, 2), torch.zeros(0).long(), 1.0, 2, 4, 0.1) == 0
+
+
+@pytest.mark.parametrize("margin", ["adaptive", "fixed", "none"])
+@pytest.mark.parametrize("classes", [1, 2])
+def test_one_class_or_identical_uploads_give_no_nan(margin: Any, classes: int):
+    same = Prototypes(torch.ones(classes, 2), torch.ones(classes))
+    server = served(FedTGP(margin=margin), [same, same], [same], classes=classes)
+    assert server.memory["prototypes"].vectors.isfinite().all()
+    assert math.isfinite(server.memory["server_loss"])
+
+
+def test_the_first_round_is_sent_nothing_or_the_untrained_prototypes():
+    assert FedTGP().broadcast(served(FedTGP()), 0) is None
+    server = served(FedTGP(first="untrained"))
+    sent = FedTGP(first="untrained").broadcast(server, 0)
+    assert sent is not None and torch.equal(sent.vectors, server.memory["trainable"]().detach())
+
+
+def test_clients_tell_which_classes_they_have_but_not_how_many_samples():
+    client = toy.build(0, Streams(1))  # one sample of class 2
+    sent = FedTGP().local_update(client, None)
+    assert sent.counts.tolist() == [1, 1, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("fields", [{}, {"taken": "before"}, {"distance": "euclidean", "scale": 2.0}])
+def test_clients_do_as_in_fedproto(fields: Any):
+    down = Prototypes(torch.randn(toy.CLASSES, toy.DIM), torch.ones(toy.CLASSES))
+    ours, theirs = toy.build(2, Streams(1)), toy.build(2, Streams(1))  # no dropout
+    sent, expected = FedTGP(**fields).local_update(ours, down), FedProto(**fields).local_update(theirs, down)
+    assert torch.equal(sent.vectors, expected.vectors)
+    x, _ = ours.train.batch(torch.arange(9))
+    ours.model.eval(), theirs.model.eval()
+    assert torch.equal(FedTGP(**fields).predict(ours, x, down), FedProto(**fields).predict(theirs, x, down))
+
+
+def test_without_pull_it_is_local_training_to_the_bit():
+    for fields in ({}, {"first": "untrained"}, {"distance": "euclidean"}):
+        fed, alone = models(FedTGP(pull=0.0, **fields)), models(Local())  # type: ignore[arg-type]
+        assert all(torch.equal(fed[name], alone[name]) for name in alone), fields
+    fed = models(FedTGP())
+    assert any(not torch.equal(fed[name], alone[name]) for name in alone)
