@@ -1,6 +1,6 @@
 """The picture of the README, from two run directories:  python docs/demo_figure.py runs/A runs/B docs/demo.png
 
-Left: which classes each client has.  Right: accuracy over rounds, beside the majority-class predictor.  Needs matplotlib.
+Left: which classes each client has.  Right: accuracy over rounds, beside the majority class.  Needs matplotlib.
 """
 
 from __future__ import annotations

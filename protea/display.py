@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -114,7 +115,7 @@ class Live(Quiet):
 
 def percent(value: float | None) -> str:
     """``83.1`` of 0.831; a dash where there is nothing."""
-    return "-" if value is None else f"{100 * value:.1f}"
+    return "-" if value is None or math.isnan(value) else f"{100 * value:.1f}"
 
 
 def size(count: float) -> str:

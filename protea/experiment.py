@@ -39,8 +39,9 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """After the last round, by the method's own rule, every test sample counting once."""
-        return float(self.summary["accuracy"])
+        """After the last round, by the method's own rule, every test sample counting once; nan if there is none."""
+        accuracy = self.summary["accuracy"]
+        return math.nan if accuracy is None else float(accuracy)
 
 
 def prepare(experiment: Experiment) -> Recipe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
@@ -34,9 +34,10 @@ def methods() -> Table:
     table = _table("name", "what it does", "exchanges", "needs", "variants")
     for name in plugins.table("methods"):
         method = plugins.find("methods", name)
-        title = (import_module(method.__module__).__doc__ or "").splitlines()[0]
+        title = (import_module(method.__module__).__doc__ or "").splitlines()[0].partition(": ")[2]
         sent = method.up.__name__ if method.up is not type(None) else "nothing"
-        needs = ", ".join(f.name.replace("_", " ") for f in fields(method.needs) if getattr(method.needs, f.name))
+        needed = asdict(method().needs).items()
+        needs = ", ".join(need.replace("_", " ") for need, there in needed if there)
         table.add_row(name, title, sent, needs or "-", ", ".join(method.variants) or "-")
     return table
 
@@ -110,5 +111,5 @@ def _version(package: str) -> str | None:
 def _table(*columns: str) -> Table:
     table = Table(box=SIMPLE)
     for column in columns:
-        table.add_column(column)
+        table.add_column(column, no_wrap=column == columns[0])
     return table

@@ -49,7 +49,6 @@ class Method(Generic[Down, Up]):
     chosen client, and ``aggregate`` on the server.
     """
 
-    needs: ClassVar[Needs] = Needs()
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name -> fields that differ from the default
     down: ClassVar[type[Any]]
     up: ClassVar[type[Any]]
@@ -58,6 +57,11 @@ class Method(Generic[Down, Up]):
         for base in getattr(cls, "__orig_bases__", ()):
             if len(kinds := get_args(base)) == 2:
                 cls.down, cls.up = kinds
+
+    @property
+    def needs(self) -> Needs:
+        """What an experiment must have; most methods just say ``needs = Needs(...)``."""
+        return Needs()
 
     def start_server(self, server: Server) -> None:
         """Fill ``server.memory`` before the first round."""

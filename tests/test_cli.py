@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -127,6 +128,9 @@ def test_beside_runs_other_methods_on_the_same_split(command: Command, tmp_path:
 def test_a_run_without_test_samples_has_dashes_for_accuracies(command: Command):
     done = command("run", "exp.toml", "rounds=1", "data.split.test=0")
     assert done.code == 0 and "accuracy - %" in done.lines[0]
+    done = command("show", "exp.toml", "data.split.test=0")
+    assert "Always answering a client's commonest class: - % accuracy." in done.lines
+    assert math.isnan(protea.run(config.load(Path("exp.toml"), ["rounds=1", "data.split.test=0"])).accuracy)
 
 
 # resume
@@ -288,7 +292,13 @@ def test_the_live_display_gives_the_terminal_back_after_an_error():
 
 
 def test_numbers_are_written_for_people():
-    assert [display.percent(value) for value in (0.8314, 1.0, 0.0, None)] == ["83.1", "100.0", "0.0", "-"]
+    assert [display.percent(value) for value in (0.8314, 1.0, 0.0, None, math.nan)] == [
+        "83.1",
+        "100.0",
+        "0.0",
+        "-",
+        "-",
+    ]
     assert [display.size(count) for count in (0, 999, 1000, 2_540_000, 3e12)] == [
         "0 B", "999 B", "1.0 kB", "2.5 MB", "3000.0 GB",
     ]  # fmt: skip

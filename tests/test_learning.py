@@ -25,7 +25,7 @@ def test_fedproto_clearly_beats_its_own_first_round_and_the_majority_class() -> 
 @pytest.mark.parametrize("method", plugins.table("methods"))
 def test_every_method_learns_digits(method: str) -> None:
     changes = [f"method.name={method}", "rounds=4", "clients=5", "data.partition.alpha=1", "engine=inline"]
-    if plugins.find("methods", method).needs.public_data:
+    if plugins.find("methods", method)().needs.public_data:
         changes += ["data.public=200", "models.server=tiny_cnn"]
     accuracies = [record.accuracy for record in protea.rounds(config.load(DIGITS, changes))]
     assert accuracies[-1] is not None and accuracies[-1] > 0.75

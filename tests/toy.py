@@ -61,10 +61,18 @@ def make(architecture: str = "smallest") -> SplitModel:
     return SplitModel(layers, nn.Identity(), nn.Linear(DIM, CLASSES))
 
 
-def build(id: int, streams: Streams, *, training: Training | None = None, share: Share | None = None) -> Client:
+def build(
+    id: int,
+    streams: Streams,
+    *,
+    training: Training | None = None,
+    share: Share | None = None,
+    alike: bool = False,
+) -> Client:
+    """A client; ``alike`` for methods whose clients must all have the architecture that ``make`` makes."""
     share = SHARES[id] if share is None else share
     with streams.default("model"):
-        model = SplitModel(body(id), nn.Identity(), nn.Linear(DIM, CLASSES))
+        model = make() if alike else SplitModel(body(id), nn.Identity(), nn.Linear(DIM, CLASSES))
     return Client(
         id=id,
         model=model,

@@ -30,13 +30,6 @@ class CentresAndModel(Payload):
     model: Weights | None  # None unless weights are shared
 
 
-class NeedsOfSharing:
-    """``FedProc.needs`` as for the defaults; those of an object depend on its fields."""
-
-    def __get__(self, method: FedProc | None, kind: type[FedProc]) -> Needs:
-        return Needs(same_architecture=method is not None and method.share_weights)
-
-
 @dataclass(frozen=True)
 class FedProc(Method[CentresAndModel, CentresAndModel]):
     """The loss is alpha * cross entropy + (1 - alpha) * contrast; alpha goes from 0 to 1 in ``horizon`` rounds."""
@@ -46,7 +39,11 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
     share_weights: bool = False  # average models too, as the original does
     answer: Literal["head", "nearest"] = "head"  # nearest: the centre at the smallest angle
 
-    needs = NeedsOfSharing()
+    variants = {"original": {"share_weights": True}}
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(same_architecture=self.share_weights)
 
     def start_server(self, server: Server) -> None:
         server.memory["centres"] = Prototypes.absent(server.classes, server.dim).to(server.device)

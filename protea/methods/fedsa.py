@@ -71,7 +71,7 @@ class FedSA(Method[AnchorsAndMeans, Prototypes]):
     def local_update(self, client: Client, down: AnchorsAndMeans | None) -> Prototypes:
         assert down is not None  # there are anchors from the start
         anchors, every = down.anchors, torch.arange(client.classes, device=client.device)
-        margin = max(client.memory.get("margin", 0.0), average_margin(anchors, self.margin))  # d* of section 3.3
+        margin = max(client.memory.get("margin", 0.0), average_margin(anchors, self.margin))  # d* of Eq. 7
         during = Collector(client.classes)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:

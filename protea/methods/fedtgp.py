@@ -121,7 +121,7 @@ def train_prototypes(
     """Train ``module()``, prototypes ``(classes, dim)``, on the uploads ``points``; the last epoch's mean loss.
 
     ``margin`` is one number or one for each class.  Every batch runs all classes through the
-    network again, and this is nearly all of the cost: a larger ``batch`` is faster in proportion.
+    network again, and this is nearly all of the cost: a larger ``batch`` is faster almost in proportion.
     """
     optimizer = torch.optim.SGD(module.parameters(), lr=lr, foreach=True)
     total = points.new_zeros(())

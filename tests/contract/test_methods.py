@@ -48,17 +48,21 @@ class Forgetful(Inline):
         return replies
 
 
+def builder(method: Method[Any, Any]) -> Callable[..., Any]:
+    return partial(toy.build, alike=method.needs.same_architecture)
+
+
 def play(
     method: Method[Any, Any],
     make: Callable[[Worker], Engine],
     folder: Path,
     *,
-    build: Callable[..., Any] = toy.build,
+    build: Callable[..., Any] | None = None,
     rounds: int = 2,
     **options: Any,
 ) -> dict[str, Any]:
     """All that a run leaves: its records but for cost, and every tensor of server and clients."""
-    engine = make(Worker(method, build, seed=7))
+    engine = make(Worker(method, build or builder(method), seed=7))
     server = toy.server()
     loop = Federation(method, engine, server, toy.CLIENTS, rounds, test=Samples(toy.BLOBS, torch.arange(40)), **options)
     records = [line for record in loop.run() for line in record.lines()]
@@ -98,7 +102,7 @@ def test_it_does_not_matter_who_finishes_first(method: Method[Any, Any], tmp_pat
 
 @every_method
 def test_another_seed_gives_another_run(method: Method[Any, Any]) -> None:
-    a, b = (Worker(method, toy.build, seed).client(0).model.state_dict() for seed in (1, 2))
+    a, b = (Worker(method, builder(method), seed).client(0).model.state_dict() for seed in (1, 2))
     assert any(not torch.equal(a[name], b[name]) for name in a)
 
 
@@ -127,7 +131,7 @@ def test_it_survives_clients_with_next_to_nothing(method: Method[Any, Any], tmp_
     poor += [Share(torch.cat([rows[3][:17], rows[4][:1]]), none, rows[5][:2]), toy.SHARES[3]]
 
     def build(id: int, streams: Streams) -> Any:
-        return toy.build(id, streams, share=poor[id])
+        return builder(method)(id, streams, share=poor[id])
 
     result = play(method, Inline, tmp_path / "run", build=build)
     assert [line["accuracy"] for line in result["records"] if line["kind"] == "round"][-1] is not None
@@ -137,7 +141,7 @@ def test_it_survives_clients_with_next_to_nothing(method: Method[Any, Any], tmp_
 
 @every_method
 def test_payloads_pack_and_unpack_unchanged_and_share_no_memory(method: Method[Any, Any]) -> None:
-    worker, server = Worker(method, toy.build, seed=7), toy.server()
+    worker, server = Worker(method, builder(method), seed=7), toy.server()
     method.start_server(server)
     client = worker.client(0)
     client.begin(1, Streams(7))
@@ -171,7 +175,7 @@ def test_bytes_counted_are_the_bytes_of_what_travels(method: Method[Any, Any]) -
                 seen.append(sum(sum(t.numel() * t.element_size() for t in r.up.values()) for r in replies))
             return replies
 
-    engine = Tally(Worker(method, toy.build, seed=7))
+    engine = Tally(Worker(method, builder(method), seed=7))
     records = list(Federation(method, engine, toy.server(), toy.CLIENTS, 2).run())
     assert [n for r in records for n in (r.bytes_down, r.bytes_up)] == seen
 
@@ -188,7 +192,7 @@ def test_it_resumes_exactly(method: Method[Any, Any], tmp_path: Path) -> None:
     from protea.runs import checkpoint
 
     def federation(rounds: int) -> Federation:
-        engine = Inline(Worker(method, partial(toy.build), seed=7))
+        engine = Inline(Worker(method, builder(method), seed=7))
         return Federation(method, engine, toy.server(), toy.CLIENTS, rounds, fraction=0.5)
 
     straight = federation(4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_methods import ENGINES, Forgetful, play
 from torch import nn
 
-from protea import Client, Experiment, Prototypes, Upload, Weights, config
+from protea import Client, Experiment, Needs, Prototypes, Upload, Weights, config
 from protea.engines.inline import Inline
 from protea.errors import ConfigError, PayloadError
 from protea.federation import Federation
@@ -246,6 +246,7 @@ def test_uploads_that_are_not_as_declared_are_refused():
 
 
 def test_only_shared_weights_need_one_architecture():
+    assert FedProc().needs == Needs()
     config.check(Experiment(method=FedProc(), models=Models(family="tiny5")))
     config.check(Experiment(method=FedProc(share_weights=True), models=Models(family="tiny_cnn")))
     with pytest.raises(ConfigError, match="must all be alike"):
