@@ -5,7 +5,7 @@
 Where the data are a table, tumours.csv, with a header line, a column ``diagnosis``, and numbers in all others,
 an experiment file does the same, by ``protea run exp.toml``:
 
-    rounds = 10
+    rounds = 5
     clients = 4
     [data]
     source = { kind = "csv", path = "tumours.csv", label = "diagnosis", standardise = true }
@@ -31,7 +31,7 @@ if __name__ == "__main__":
     y = tumours.target  # (569,) labels; names would do as well
 
     experiment = protea.Experiment(
-        rounds=10,
+        rounds=5,
         clients=4,
         data=protea.Data(source=Arrays(x, y, names=("malignant", "benign")), partition=Dirichlet(alpha=1.0)),
         models=Models(dim=32),

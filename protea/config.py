@@ -125,12 +125,12 @@ def check(experiment: Experiment, where: str = "experiment") -> None:
         raise ConfigError(f"{where}: {name} needs a model on the server.  Set, for example, models.server=resnet18.")
     if needs.same_architecture and any(member != family[0] for member in family):
         raise ConfigError(
-            f"{where}: {name} averages whole models, which must all be alike; {which} has several kinds.  "
+            f"{where}: {name} needs models that are all alike; {which} has several kinds.  "
             f"Set models.family to one architecture, such as cnn4."
         )
     if needs.same_head and len({member.head for member in family}) > 1:
         raise ConfigError(
-            f"{where}: {name} averages heads, which must all be alike; {which} has heads of different shape.  "
+            f"{where}: {name} needs heads that are all alike; {which} has heads of different shape.  "
             f"Use a family that differs in its bodies only, such as htfe8 or tiny5."
         )
     chosen = max(1, round(experiment.fraction * experiment.clients))

@@ -61,7 +61,7 @@ def every_method() -> dict[str, Method[Any, Any]]:
 @pytest.mark.parametrize(("name", "method"), every_method().items(), ids=every_method())
 def test_every_method_and_variant_comes_back_from_its_file(name: str, method: Method[Any, Any], tmp_path: Path):
     assert again(suiting(method), tmp_path) == suiting(method)
-    table = config.to_table(suiting(Local())) | {"method": name}
+    table = config.to_table(suiting(method)) | {"method": name}
     assert config.read(table).method == method
 
 
@@ -222,11 +222,11 @@ VALUES = {
     "data.partition = { alpha = 0.5 }": 'data.partition must say which one by kind = "...".  There is: by-key, ',
 }
 TOGETHER = {
-    'method = "lg_fedavg"\nmodels.family = "htc4"': "lg_fedavg averages heads, which must all be alike; "
+    'method = "lg_fedavg"\nmodels.family = "htc4"': "lg_fedavg needs heads that are all alike; "
     "models.family=htc4 has heads of different shape.  Use a family that differs in its bodies only, such as htfe8",
-    'method = "lg_fedavg"\nmodels.members = ["mlp", { name = "mlp", head = [9] }]': "lg_fedavg averages heads, which "
-    "must all be alike; models.members has heads of different shape.",
-    f'method = "{HERE}:Averages"': "averages averages whole models, which must all be alike; models.family=tiny5 has "
+    'method = "lg_fedavg"\nmodels.members = ["mlp", { name = "mlp", head = [9] }]': "lg_fedavg needs heads that "
+    "are all alike; models.members has heads of different shape.",
+    f'method = "{HERE}:Averages"': "averages needs models that are all alike; models.family=tiny5 has "
     "several kinds.  Set models.family to one architecture, such as cnn4.",
     f'method = "{HERE}:Public"': "public needs public data, and data.public is 0.  Set, for example, data.public=500.",
     f'method = "{HERE}:Serves"': "serves needs a model on the server.  Set, for example, models.server=",
