@@ -101,9 +101,10 @@ class Federation:
             clock = Clock()
 
             scored: list[Reply] = []
+            served: float | None = None
             if due and self.evaluation.when == "before":
                 with clock("evaluate"):
-                    scored = self._evaluate()
+                    scored, served = self._evaluate(), self._serve()
 
             chosen = choose(self.clients, self.fraction, server)
             with clock("train"):
@@ -115,7 +116,7 @@ class Federation:
 
             if due and self.evaluation.when == "after":
                 with clock("evaluate"):
-                    scored = self._evaluate()
+                    scored, served = self._evaluate(), self._serve()
 
             yield Record(
                 round=server.round,
@@ -123,11 +124,11 @@ class Federation:
                 loss=_mean([r.metrics["loss"] for r in replies if "loss" in r.metrics]),
                 test=reduce(scored, "test"),
                 validation=reduce(scored, "validation"),
-                clients=[{"client": r.client, **r.metrics} for r in scored],
-                server=self._serve() if due else None,
+                clients=[{"client": r.client, **r.metrics} for r in scored if r.error is None],
+                server=served,
                 bytes_up=sum(nbytes(r.up) for r in replies),
                 bytes_down=sum(nbytes(j.down) for j in jobs),
-                failures=failures,
+                failures=failures | {r.client: r.error for r in scored if r.error is not None},
                 cost=clock.seconds,
             )
 
@@ -163,7 +164,7 @@ class Federation:
         for reply in replies:
             if reply.error is not None and self.failures == "stop":
                 raise ClientError(reply.error)
-        return [reply for reply in replies if reply.error is None]
+        return replies
 
     @torch.no_grad()
     def _serve(self) -> float | None:

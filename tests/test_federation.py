@@ -96,6 +96,21 @@ def test_a_failing_client_stops_the_run_or_is_skipped():
         list(Federation(FedProto(), Scripted(fails), toy.server(), 3, 1, failures="skip", min_replies=3).run())
 
 
+def test_a_client_that_fails_in_evaluation_is_on_record_too():
+    def script(job: Job) -> Reply | Prototypes:
+        if job.task == "train":
+            return upload(job)
+        if job.client == 1:
+            return Reply(1, error="client 1: no test data")
+        return Reply(job.client, metrics={"test/samples": 4.0, "test/method": 3.0})
+
+    (record,) = Federation(FedProto(), Scripted(script), toy.server(), clients=3, rounds=1, failures="skip").run()
+    assert record.failures == {1: "client 1: no test data"} and record.accuracy == 0.75
+    assert [line["client"] for line in record.clients] == [0, 2]
+    with pytest.raises(ClientError, match="no test data"):
+        list(Federation(FedProto(), Scripted(script), toy.server(), clients=3, rounds=1).run())
+
+
 @pytest.mark.parametrize(
     ("bad", "complaint"),
     [
