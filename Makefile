@@ -1,28 +1,31 @@
-# Everything goes through .venv and constraints.txt; nothing is installed elsewhere.
+# Everything goes through one environment and constraints.txt; nothing is installed elsewhere.
 PYTHON ?= python3
-BIN := .venv/bin
+VENV ?= .venv
 EXTRAS ?= dev
+BIN := $(VENV)/bin
+comma := ,
+READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 
 .PHONY: demo test lint types bench clean
 
-demo: .venv/.ready
+demo: $(READY)
 	$(BIN)/protea run examples/digits.toml --beside local
 
-test: .venv/.ready
+test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
-lint: .venv/.ready
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: .venv/.ready
+types: $(READY)
 	$(BIN)/mypy
 
-bench: .venv/.ready
+bench: $(READY)
 	$(BIN)/python benchmarks/rounds.py
 
-.venv/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 

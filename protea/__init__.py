@@ -10,7 +10,7 @@ from protea.server import Server
 from protea.weights import Weights
 
 from protea.config import Data, Experiment  # isort: skip  (its default method imports the names above)
-from protea.experiment import Result, rounds, run  # isort: skip
+from protea.experiment import Result, resume, rounds, run  # isort: skip
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "Weights",
     "geometry",
     "losses",
+    "resume",
     "rounds",
     "run",
 ]

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from protea import config, display, experiment, listing
 from protea.config import Experiment
-from protea.errors import ProteaError
+from protea.errors import ClientError, ProteaError
+from protea.federation import participants
 from protea.runs.store import Run
 
 app = typer.Typer(
@@ -99,13 +100,13 @@ def doctor() -> None:
 
 def with_method(base: Experiment, name: str) -> Experiment:
     """The same experiment with another method at its defaults."""
-    table = config.override(config.to_table(base), [f"method.name={name}"])
+    table = {**config.to_table(base), "method": name}
     return replace(base, method=config.read(table, f"--beside {name}").method)
 
 
 def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> display.Quiet:
     """The display that fits where the output goes."""
-    jobs = max(1, round(each.fraction * each.clients)) + each.clients
+    jobs = participants(each.clients, each.fraction) + each.clients
     kind: type[display.Quiet] = display.Live if console.is_terminal else display.Lines
     if quiet or as_json:
         kind = display.Json if as_json else display.Quiet
@@ -114,9 +115,11 @@ def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> di
 
 @contextmanager
 def interruptible(directory: Path) -> Iterator[None]:
-    """Ctrl-C says how to go on."""
+    """Ctrl-C, and a client that fails, say how to go on."""
     try:
         yield
+    except ClientError as error:
+        raise ClientError(f"{error}\n  What was done so far is in {directory}; protea resume {directory}") from error
     except KeyboardInterrupt:
         if directory.exists():
             Console(stderr=True).print(f"Stopped.  Continue with: protea resume {directory}", soft_wrap=True)

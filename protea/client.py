@@ -48,6 +48,13 @@ class Client:
     def begin(self, round: int, rng: Streams) -> None:
         """Be ready for a job of ``round``, whose draws come from ``rng``."""
         self.round, self.rng, self.losses, self._asides = round, rng, [], {}
+        self.rest()
+
+    def rest(self) -> None:
+        """Put the model, and modules in memory, into evaluation mode; only ``fit`` trains."""
+        for module in (self.model, *self.memory.values()):
+            if isinstance(module, nn.Module):
+                module.eval()
 
     def fit(self, loss: Loss, *also: nn.Module, data: Samples | None = None, epochs: int | None = None) -> float:
         """Local SGD on ``loss(x, y)`` over the model and any other modules; returns the mean loss.
@@ -97,8 +104,8 @@ class Client:
 
     @torch.no_grad()
     def outputs(self, of: Callable[[Tensor], Tensor], data: Samples | None = None) -> tuple[Tensor, Tensor]:
-        """``of(x)``, with the model in evaluation mode, and labels of all ``data``."""
-        self.model.eval()
+        """``of(x)``, in evaluation mode, and labels of all ``data``."""
+        self.rest()
         pairs = [(of(x), y) for x, y in self.batches(data)]
         return torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])
 

@@ -14,12 +14,14 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from protea import plugins, tables
 from protea.data.augment import Augment
+from protea.data.partition_file import Given
 from protea.data.schemes import Dirichlet
 from protea.data.sources.digits import Digits
 from protea.data.split import Split
 from protea.engines import EngineSettings
 from protea.errors import ConfigError
 from protea.evaluation import Evaluation
+from protea.federation import participants
 from protea.method import Method
 from protea.methods.fedproto import FedProto
 from protea.models.families import Member, Models, members
@@ -117,7 +119,10 @@ def check(experiment: Experiment, where: str = "experiment") -> None:
     except ConfigError as error:
         raise type(error)(f"{where}: {error}") from error
     which = "models.members" if models.members else f"models.family={models.family}"
-    if needs.public_data and not experiment.data.public:
+    if not hasattr(experiment.method, "up"):
+        raise ConfigError(f"{where}: {name} does not say what travels.  Write: class {name}(Method[Down, Up]).")
+    from_file = isinstance(experiment.data.partition, Given)  # which has its public set in it
+    if needs.public_data and not experiment.data.public and not from_file:
         raise ConfigError(
             f"{where}: {name} needs public data, and data.public is 0.  Set, for example, data.public=500."
         )
@@ -133,10 +138,10 @@ def check(experiment: Experiment, where: str = "experiment") -> None:
             f"{where}: {name} needs heads that are all alike; {which} has heads of different shape.  "
             f"Use a family that differs in its bodies only, such as htfe8 or tiny5."
         )
-    chosen = max(1, round(experiment.fraction * experiment.clients))
-    if experiment.min_replies > chosen:
+    count = participants(experiment.clients, experiment.fraction)
+    if experiment.min_replies > count:
         raise ConfigError(
-            f"{where}: min_replies is {experiment.min_replies}, but only {chosen} of {experiment.clients} clients take "
+            f"{where}: min_replies is {experiment.min_replies}, but only {count} of {experiment.clients} clients take "
             f"part in a round.  Lower min_replies, or raise fraction."
         )
 

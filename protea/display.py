@@ -45,6 +45,12 @@ class Quiet:
 
     def record(self, record: Record) -> None: ...
 
+    def complain(self, record: Record) -> None:
+        for why in record.failures.values():
+            self.console.print(
+                f"  left out: {why.strip().splitlines()[0]}", soft_wrap=True, highlight=False, markup=False
+            )
+
 
 class Lines(Quiet):
     """One line per round, for log files."""
@@ -65,6 +71,7 @@ class Lines(Quiet):
             soft_wrap=True,
             highlight=False,
         )
+        self.complain(record)
 
 
 class Json(Quiet):
@@ -111,6 +118,7 @@ class Live(Quiet):
         note = f"rounds  accuracy {percent(record.accuracy)} %" if record.accuracy is not None else "rounds"
         self.progress.update(self.all, completed=record.round, note=note)
         self.progress.reset(self.each)
+        self.complain(record)
 
 
 def percent(value: float | None) -> str:
@@ -134,7 +142,7 @@ def results(console: Console, found: Sequence[Result]) -> None:
     best round by own rule, for comparison with papers that report it.
     """
     table = Table(
-        title="Accuracy on the clients' own test samples after the last round, in %",
+        title="Accuracy on the clients' own test samples in the last evaluation, in %",
         title_justify="left",
         box=SIMPLE,
         padding=0,

@@ -45,7 +45,7 @@ def rules(method: Method[Any, Any], client: Client, down: Any) -> dict[str, Rule
 def correct(method: Method[Any, Any], client: Client, down: Any) -> dict[str, float]:
     """Hits of every rule and number of samples, for the client's test and validation part."""
     counts: dict[str, float] = {}
-    client.model.eval()
+    client.rest()
     ways = rules(method, client, down)
     for part, data in (("test", client.test), ("validation", client.validation)):
         if data is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import platform
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,6 +19,7 @@ import torch
 from protea import plugins
 from protea.config import Experiment, check, dump, load, method_label
 from protea.data.federate import federate
+from protea.data.partition_file import Given
 from protea.engines import Engine, Watch, ignore
 from protea.errors import ConfigError
 from protea.federation import Federation, Record
@@ -44,21 +46,28 @@ class Result:
         return math.nan if accuracy is None else float(accuracy)
 
 
-def prepare(experiment: Experiment) -> Recipe:
-    """Load and share out the data, and try every model once: what cannot work fails here."""
+def prepare(experiment: Experiment, given: Given | None = None) -> Recipe:
+    """Load and share out the data, and try every model once: what cannot work fails here.
+
+    ``given`` is the partition that a run had before it was interrupted.
+    """
     check(experiment)
     data, place = experiment.data, device(experiment.device)
     seed = experiment.seed if data.seed is None else data.seed
     federated = federate(
         data.source.load(),
         experiment.clients,
-        data.partition,
+        given or data.partition,
         split=data.split,
         pool=data.pool,
         samples=data.samples,
         public=data.public,
         seed=seed,
     )
+    if experiment.method.needs.public_data and not len(federated.public):
+        raise ConfigError(f"{method_label(experiment.method)} needs public data, and the partition file has none.")
+    if (data.augment.crop or data.augment.flip) and len(federated.dataset.shape) != 3:
+        raise ConfigError(f"data.augment is for images; samples here have the shape {federated.dataset.shape}.")
     recipe = Recipe(
         federated,
         models=experiment.models,
@@ -91,23 +100,35 @@ def run(
     on_round: Callable[[Record], None] = lambda record: None,
 ) -> Result:
     """Run the experiment to its end; with ``out``, in that new directory."""
+    if out is None:
+        return _run(experiment, prepare(experiment), None, watch, on_round)
+    Run.refuse_taken(Path(out))
     recipe = prepare(experiment)
-    directory = None
-    if out is not None:
-        directory = Run.create(Path(out), dump(experiment), environment(experiment))
+    directory = Run.create(Path(out), dump(experiment), environment(experiment))
+    with directory.held():
         recipe.data.save_partition(directory.path / "partition.json")
-    return _run(experiment, recipe, directory, watch, on_round)
+        return _run(experiment, recipe, directory, watch, on_round)
 
 
 def resume(
-    path: Path | str, *, watch: Watch = ignore, on_round: Callable[[Record], None] = lambda record: None
+    path: Path | str,
+    experiment: Experiment | None = None,
+    *,
+    watch: Watch = ignore,
+    on_round: Callable[[Record], None] = lambda record: None,
 ) -> Result:
-    """Continue a run from its newest complete checkpoint, to the same end as if it had never stopped."""
+    """Continue a run from its newest complete checkpoint, to the same end as if it had never stopped.
+
+    A script whose method or data no file can name gives its experiment again.
+    """
     directory = Run.open(Path(path))
     if directory.summary() is not None:
         raise ConfigError(f"{path} has ended: there is nothing to continue.  Its numbers are in summary.json.")
-    experiment = load(directory.path / "config.toml")
-    return _run(experiment, prepare(experiment), directory, watch, on_round)
+    with directory.held():
+        experiment = experiment or load(directory.path / "config.toml")
+        stored = directory.path / "partition.json"
+        given = Given(str(stored)) if stored.exists() else None  # not, if it was stopped before its first round
+        return _run(experiment, prepare(experiment, given), directory, watch, on_round)
 
 
 def _run(
@@ -198,7 +219,18 @@ def environment(experiment: Experiment) -> dict[str, Any]:
         "device": device(experiment.device),
         "threads": experiment.engine.threads,
         "versions": {name: version(name) for name in packages},
+        "commit": commit(),
     }
+
+
+def commit() -> str | None:
+    """Of the working tree that this code is in, if it is in one."""
+    try:
+        ask = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+        found = subprocess.run(ask, capture_output=True, text=True, timeout=5, check=False)
+    except OSError:
+        return None
+    return found.stdout.strip() or None
 
 
 def device(name: str) -> str:

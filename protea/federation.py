@@ -111,7 +111,7 @@ class Federation:
                 jobs = self._jobs("train", chosen)
                 replies = self.engine.map(jobs, self.watch)
             with clock("server"), self._on_server("aggregate"):
-                uploads, failures = self._accept(replies)
+                uploads, failures = self._accept(chosen, replies)
                 method.aggregate(server, uploads)
 
             if due and self.evaluation.when == "after":
@@ -136,14 +136,22 @@ class Federation:
         with self._on_server("broadcast"):
             return [Job(task, self.server.round, c, pack(self.method.broadcast(self.server, c))) for c in clients]
 
-    def _accept(self, replies: Sequence[Reply]) -> tuple[list[Upload[Any]], dict[int, str]]:
+    def _accept(self, chosen: Sequence[int], replies: Sequence[Reply]) -> tuple[list[Upload[Any]], dict[int, str]]:
         """Uploads that are as declared, and why the others are not used."""
+        if [reply.client for reply in replies] != list(chosen):
+            raise PayloadError(f"Replies of clients {[r.client for r in replies]} arrived; {list(chosen)} were asked.")
         uploads, failures = [], {}
         for reply in replies:
             try:
                 if reply.error is not None:
                     raise ClientError(reply.error)
                 payload = unpack(self.method.up, {name: t.to(self.server.device) for name, t in reply.up.items()})
+                if payload is not None:
+                    payload.check(self.server.classes, self.server.dim)
+                elif self.method.up is not type(None):
+                    raise PayloadError(f"nothing arrived, {self.method.up.__name__} was expected.")
+                if reply.samples < 1:
+                    raise PayloadError(f"{reply.samples} samples were reported; at least one is needed.")
                 self.method.check(self.server, payload)
                 uploads.append(Upload(reply.client, payload, reply.samples))
             except PayloadError as error:
@@ -188,9 +196,14 @@ class Federation:
             yield
 
 
+def participants(clients: int, fraction: float) -> int:
+    """How many clients take part in a round."""
+    return max(1, round(fraction * clients))
+
+
 def choose(clients: int, fraction: float, server: Server) -> list[int]:
     """Who takes part in this round."""
-    count = max(1, round(fraction * clients))
+    count = participants(clients, fraction)
     generator = server.rng.at("round", server.round).generator("participants")
     return sorted(torch.randperm(clients, generator=generator)[:count].tolist())
 

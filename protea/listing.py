@@ -92,7 +92,7 @@ def doctor(console: Console) -> None:
         found = {package: _version(package) for package in packages}
         missing = any(v is None for v in found.values())
         state = ", ".join(f"{package} {v or 'missing'}" for package, v in found.items())
-        table.add_row(f"extra {extra}", state, f"pip install 'protea\\[{extra}]'" if missing else "")
+        table.add_row(f"extra {extra}", state, f"pip install -e '.\\[{extra}]'" if missing else "")
     for name in plugins.table("sources"):
         if (files := getattr(plugins.find("sources", name), "files", None)) is not None:
             place = files.there()

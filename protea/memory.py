@@ -29,6 +29,8 @@ class Memory(UserDict[str, Any]):
                 f"memory[{name!r}] cannot hold a {type(value).__name__}: it holds tensors, payloads, modules, "
                 f"numbers and strings, so that a run can be saved.  Wrap it in a Payload."
             )
+        if "/" in name:
+            raise KeyError(f"memory[{name!r}]: a name has no slash, which parts names in checkpoints.")
         super().__setitem__(name, value)
 
     def flat(self) -> tuple[Named, str]:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 from torch import Tensor
 
 from protea.client import Client
-from protea.errors import PayloadError
 from protea.payload import Payload
 from protea.prototypes import Prototypes
 from protea.server import Server
@@ -55,7 +54,7 @@ class Method(Generic[Down, Up]):
 
     def __init_subclass__(cls) -> None:
         for base in getattr(cls, "__orig_bases__", ()):
-            if len(kinds := get_args(base)) == 2:
+            if len(kinds := get_args(base)) == 2 and not any(isinstance(kind, TypeVar) for kind in kinds):
                 cls.down, cls.up = kinds
 
     @property
@@ -90,12 +89,10 @@ class Method(Generic[Down, Up]):
         return None
 
     def check(self, server: Server, up: Up) -> None:
-        """Raise :class:`PayloadError` for an upload that must not reach ``aggregate``."""
-        if up is None:
-            if self.up is not type(None):
-                raise PayloadError(f"nothing arrived, {self.up.__name__} was expected.")
-        else:
-            up.check(server.classes, server.dim)
+        """Raise :class:`PayloadError` for an upload that must not reach ``aggregate``.
+
+        What the payload itself can tell (:meth:`Payload.check`) has been checked before.
+        """
 
     def prototypes(self, down: Down | None) -> Prototypes | None:
         """The global prototypes in a broadcast, so that every method can be judged by them."""

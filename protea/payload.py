@@ -31,6 +31,9 @@ class Payload:
     kinds: ClassVar[dict[str, type[Payload]]] = {}  # by class name; what a checkpoint may hold
 
     def __init_subclass__(cls) -> None:
+        other = Payload.kinds.setdefault(cls.__name__, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f"There is a payload {cls.__name__} already, in {other.__module__}; choose another name.")
         Payload.kinds[cls.__name__] = cls
 
     def flat(self) -> Named:
@@ -51,8 +54,13 @@ class Payload:
         })  # fmt: skip
 
     def check(self, classes: int, dim: int) -> None:
-        """Raise :class:`PayloadError` for what no honest sender would send."""
+        """Raise :class:`PayloadError` for what no honest sender would send, here or in payloads within."""
+        for f in fields(cast(Any, self)):
+            if isinstance(inner := getattr(self, f.name), Payload):
+                inner.check(classes, dim)
         for name, tensor in self.flat().items():
+            if tensor.is_complex():
+                raise PayloadError(f"{type(self).__name__}.{name} holds complex numbers.")
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise PayloadError(f"{type(self).__name__}.{name} holds values that are not finite (nan or inf).")
 
@@ -71,6 +79,8 @@ def pack(payload: Payload | None) -> Named:
 
 def unpack(kind: type[P], named: Named) -> P | None:
     """Rebuild a payload of type ``kind``; nothing stands for ``None``."""
+    if named and not issubclass(kind, Payload):
+        raise PayloadError(f"nothing was expected; {', '.join(sorted(named))} arrived.")
     return kind.from_flat(named) if named else None
 
 

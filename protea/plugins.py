@@ -112,7 +112,10 @@ def find(group: str, name: str) -> Any:
             f"install its package, or set PYTHONPATH to the folder it is in."
         ) from error
     except AttributeError as error:
-        raise PluginError(f"{group} {name!r}: module {module} has no {attribute!r}.") from error
+        hint = "  It is of a script: give it its experiment, protea.resume(directory, experiment)."
+        raise PluginError(
+            f"{group} {name!r}: module {module} has no {attribute!r}.{hint if module == '__main__' else ''}"
+        ) from error
 
 
 def name_of(group: str, kind: type) -> str:

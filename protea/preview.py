@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, replace
 
@@ -18,7 +17,9 @@ from protea.data.federated import Federated
 from protea.data.split import Share
 from protea.display import percent, size
 from protea.engines.inline import Inline
+from protea.engines.processes import cores
 from protea.experiment import federation, prepare
+from protea.federation import participants
 from protea.models.build import size as parameters
 from protea.models.split import SplitModel
 from protea.recipe import Recipe
@@ -42,7 +43,7 @@ def traffic(experiment: Experiment, recipe: Recipe) -> Traffic:
     tiny = replace(recipe, source=miniature(recipe.data), rounds=2)
     engine = Inline(Worker(experiment.method, tiny, experiment.seed, experiment.engine.threads))
     *_, last = federation(small, tiny, engine).run()
-    part = max(1, round(experiment.fraction * experiment.clients)) / experiment.clients
+    part = participants(experiment.clients, experiment.fraction) / experiment.clients
     return Traffic(part * last.bytes_up, part * last.bytes_down)
 
 
@@ -72,7 +73,7 @@ def seconds(experiment: Experiment, recipe: Recipe, models: list[SplitModel]) ->
                 F.cross_entropy(model(x), y).backward()
                 optimizer.step()
             each.append((time.perf_counter() - started) / len(batch))
-    workers = 1 if experiment.engine.name == "inline" else experiment.engine.workers or os.cpu_count() or 1
+    workers = 1 if experiment.engine.name == "inline" else experiment.engine.workers or cores()
     total = 0.0
     for client, share in enumerate(recipe.data.shares):
         trained = experiment.fraction * plan.epochs * len(share.train)

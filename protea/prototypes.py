@@ -108,6 +108,8 @@ class Prototypes(Payload):
                 f"Prototypes of shape {tuple(self.vectors.shape)} arrived; this federation has "
                 f"{classes} classes in {dim} dimensions."
             )
+        if self.vectors.dtype != torch.float32 or self.counts.dtype != torch.float32:
+            raise PayloadError(f"Prototypes of {self.vectors.dtype} and {self.counts.dtype} arrived, not of float32.")
         super().check(classes, dim)
         if (self.counts < 0).any():
             raise PayloadError("Prototypes with a negative count arrived.")

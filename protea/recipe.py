@@ -112,4 +112,11 @@ class Recipe:
     @cached_property
     def _smallest(self) -> Member:
         dataset = self.data.dataset
-        return smallest(self.members, shape=dataset.shape, classes=dataset.classes, dim=self.models.dim)
+        return smallest(
+            self.members,
+            shape=dataset.shape,
+            classes=dataset.classes,
+            dim=self.models.dim,
+            adapter=self.models.adapter,
+            dropout=self.models.dropout,
+        )

@@ -42,7 +42,7 @@ def read(kind: type[Any], table: object, where: str, path: str = "") -> Any:
         at = f"{path}.{name}" if path else name
         inner = _nested(known[name])
         if "group" in known[name].metadata:
-            values[name] = _choose(known[name].metadata["group"], known[name].metadata["tag"], value, at, where)
+            values[name] = _choose(known[name], value, at, where)
         elif inner is not None:
             named = isinstance(value, str) and "name" in (f.name for f in _settings(inner))
             values[name] = read(inner, {"name": value} if named else value, where, at)
@@ -54,9 +54,13 @@ def read(kind: type[Any], table: object, where: str, path: str = "") -> Any:
     return kind(**values)
 
 
-def _choose(group: str, tag: str, value: object, path: str, where: str) -> Any:
+def _choose(f: Field[Any], value: object, path: str, where: str) -> Any:
+    """The object that a table, or a word, stands for; a table that names no kind is of the default one."""
+    group, tag = f.metadata["group"], f.metadata["tag"]
     table = {tag: value} if isinstance(value, str) else value
-    if not isinstance(table, dict) or not isinstance(table.get(tag), str):
+    if isinstance(table, dict) and tag not in table:
+        table = {tag: plugins.name_of(group, cast("type[Any]", f.default_factory)), **table}
+    if not isinstance(table, dict) or not isinstance(table[tag], str):
         raise ConfigError(f'{where}: {path} must say which one by {tag} = "...".  {nearest("", plugins.table(group))}')
     name, _, variant = table[tag].partition("@")
     try:
@@ -91,9 +95,9 @@ def check(settings: Any, where: str, path: str = "") -> None:
 
 
 def override(table: Table, changes: Sequence[str]) -> Table:
-    """The table with ``a.b=c`` changes; choosing another kind drops the settings of the former."""
+    """The table with ``a.b=c`` changes; choosing another kind drops the settings that the table has for the former."""
     result = copy.deepcopy(table)
-    for change in changes:
+    for change in sorted(changes, key=lambda change: change.partition("=")[0].split(".")[-1] not in ("name", "kind")):
         path, equals, text = change.partition("=")
         if not equals or not path:
             raise ConfigError(f"{change!r} changes nothing.  Write setting=value, such as method.pull=1 or seed=2.")
@@ -124,7 +128,9 @@ def to_table(settings: Any) -> Table:
             table[f.name] = to_table(value)
         elif isinstance(value, list | tuple | Mapping) and _hints(cast(Hashable, type(settings)))[f.name] is Any:
             continue  # a script's own data, which no file should hold
-        elif isinstance(value, bool | int | float | str | Path | list | tuple | Mapping):
+        elif isinstance(value, bool | int | float | str):
+            table[f.name] = value  # as it is: JSON has no infinity, TOML has
+        elif isinstance(value, Path | list | tuple | Mapping):
             table[f.name] = TypeAdapter(Any).dump_python(value, mode="json")
     return table
 

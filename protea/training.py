@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -20,7 +20,7 @@ class Training:
 
     epochs: PositiveInt = 1
     batch: PositiveInt = 10
-    lr: PositiveFloat = 0.01
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: Fraction = 0.0  # of sgd
     weight_decay: NonNegativeFloat = 0.0
@@ -56,7 +56,7 @@ def batches(order: Tensor, size: int) -> Iterator[Tensor]:
 
     A last batch of one joins the batch before it: BatchNorm cannot train on one sample.
     """
-    parts = list(order.split(size))
+    parts = list(order.split(size)) if len(order) else []
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     yield from parts

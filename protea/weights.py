@@ -39,12 +39,18 @@ class Weights(Payload):
         )
 
     def check_like(self, other: Weights) -> None:
-        """Raise unless names and shapes are those of ``other``."""
-        found = {name: tuple(t.shape) for name, t in self.tensors.items()}
-        expected = {name: tuple(t.shape) for name, t in other.tensors.items()}
+        """Raise unless names, shapes and kinds of numbers are those of ``other``."""
+        found = {name: (tuple(t.shape), t.dtype) for name, t in self.tensors.items()}
+        expected = {name: (tuple(t.shape), t.dtype) for name, t in other.tensors.items()}
         if found != expected:
             name = sorted(k for k in found.keys() | expected.keys() if found.get(k) != expected.get(k))[0]
-            raise PayloadError(f"Weights {name!r}: {found.get(name)} arrived, {expected.get(name)} was expected.")
+            raise PayloadError(
+                f"Weights {name!r}: {_shown(found.get(name))} arrived, not {_shown(expected.get(name))}."
+            )
+
+
+def _shown(kind: tuple[tuple[int, ...], torch.dtype] | None) -> str:
+    return "nothing" if kind is None else f"{kind[0]} of {kind[1]}"
 
 
 def _mean(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:

@@ -195,7 +195,7 @@ def test_doctor_says_what_is_here_and_how_to_add_the_rest(command: Command, monk
     for line in done.lines:
         if line.split()[:1] == ["extra"]:
             extra = line.split()[1]
-            assert (f"pip install 'protea[{extra}]'" in line) == ("missing" in line), line
+            assert (f"pip install -e '.[{extra}]'" in line) == ("missing" in line), line
     assert any("torch" in line for line in done.lines)
 
 

@@ -116,6 +116,13 @@ def test_a_second_model_may_be_trained_along() -> None:
     assert not torch.equal(second.weight, before)
 
 
+def test_fitting_on_nothing_changes_nothing() -> None:
+    c = client(20)
+    before = c.model.head.weight.detach().clone()
+    assert c.fit(cross_entropy(c), data=c.train.only(torch.arange(0))) == 0
+    assert torch.equal(c.model.head.weight, before)
+
+
 def test_draws_made_aside_do_not_disturb() -> None:
     c = client(4)
     with c.rng.default("x"):

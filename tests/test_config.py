@@ -210,7 +210,7 @@ VALUES = {
     "rounds = 2024-01-01": "rounds = datetime.date(2024, 1, 1): input should be a valid integer.",
     "rounds = 0": "rounds = 0: input should be greater than 0.",
     "fraction = 1.5": "fraction = 1.5: input should be less than or equal to 1.",
-    "training.lr = nan": "training.lr = nan: input should be greater than 0.",
+    "training.lr = nan": "training.lr = nan: input should be a finite number.",
     'device = "gpu"': "device = 'gpu': input should be 'auto', 'cpu', 'cuda' or 'mps'.",
     "models.members = 3": "models.members = 3: input should be a valid tuple.",
     'method = { name = "fedproto", pull = "much" }': "method.pull = 'much': input should be a valid number.",
@@ -219,7 +219,6 @@ VALUES = {
     'data.source = { kind = "csv", path = "a.csv" }': "data.source.label is missing.  It has: path, label, key (",
     "data = 3": "data must be a table of settings; found 3.",
     "method = 3": 'method must say which one by name = "...".  There is: ',
-    "data.partition = { alpha = 0.5 }": 'data.partition must say which one by kind = "...".  There is: by-key, ',
 }
 TOGETHER = {
     'method = "lg_fedavg"\nmodels.family = "htc4"': "lg_fedavg needs heads that are all alike; "
@@ -360,3 +359,23 @@ class Public(Local):
 @dataclass(frozen=True)
 class Serves(Local):
     needs = Needs(server_model=True)
+
+
+def test_a_table_that_names_no_kind_is_of_the_default_one():
+    assert read("method.pull = 2.0").method == FedProto(pull=2.0)
+    assert read("data.partition.alpha = 0.5").data.partition.alpha == 0.5
+
+
+def test_the_order_of_changes_does_not_matter():
+    table = {"method": {"name": "fedproto", "pull": 5.0}}
+    changes = ["method.pull=3", "method.name=fedproto@paper"]
+    for order in (changes, changes[::-1]):
+        method = config.read(config.override(table, order)).method
+        assert method.pull == 3 and method.average == "literal"
+
+
+def test_an_infinite_setting_survives_the_way_to_the_file_and_back(tmp_path):
+    """JSON has no infinity, but TOML has."""
+    experiment = replace(Experiment(), method=FedProto(pull=float("inf")))
+    (tmp_path / "exp.toml").write_text(config.dump(experiment))
+    assert config.load(tmp_path / "exp.toml") == experiment

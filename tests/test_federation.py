@@ -8,11 +8,12 @@ from protea import Prototypes
 from protea.engines import Job, Reply
 from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
-from protea.errors import ClientError
+from protea.errors import ClientError, PayloadError
 from protea.evaluation import Evaluation
 from protea.federation import Federation, Record, choose
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
+from protea.payload import pack
 from protea.worker import Worker
 
 
@@ -116,6 +117,8 @@ def test_a_client_that_fails_in_evaluation_is_on_record_too():
     [
         (Prototypes(torch.full((toy.CLASSES, toy.DIM), torch.nan), torch.ones(toy.CLASSES)), "not finite"),
         (Prototypes(torch.zeros(toy.CLASSES, 3), torch.ones(toy.CLASSES)), "in 16 dimensions"),
+        (Prototypes(torch.ones(toy.CLASSES, toy.DIM).double(), torch.ones(toy.CLASSES)), "not of float32"),
+        (Reply(1, pack(upload(Job("train", 1, 1))), samples=0), "at least one is needed"),
         (None, "nothing arrived"),
         (Reply(1, up={"code": torch.ones(1)}), "hold vectors and counts"),
     ],
@@ -125,6 +128,37 @@ def test_what_is_not_as_declared_never_reaches_the_server(bad: Prototypes | Repl
     (record,) = Federation(FedProto(), engine, server, clients=3, rounds=1, failures="skip").run()
     assert complaint in record.failures[1] and record.failures[1].startswith("client 1, round 1:")
     assert server.memory["prototypes"].vectors[0, 0].item() == 1.0
+
+
+def test_an_upload_where_nothing_is_to_be_sent_is_refused():
+    engine = Scripted(lambda job: upload(job) if job.client == 1 else None)
+    (record,) = Federation(Local(), engine, toy.server(), clients=3, rounds=1, failures="skip").run()
+    assert "nothing was expected; counts, vectors arrived" in record.failures[1]
+
+
+def test_a_reply_in_the_name_of_another_client_ends_the_run():
+    engine = Scripted(lambda job: Reply(0, pack(upload(job)), samples=1))
+    with pytest.raises(PayloadError, match=r"Replies of clients \[0, 0\] arrived; \[0, 1\] were asked"):
+        list(Federation(FedProto(), engine, toy.server(), clients=2, rounds=1, failures="skip").run())
+
+
+def test_how_often_is_evaluated_does_not_change_what_is_learned():
+    class Peeks(Local):
+        """Looks at its features before it trains; BatchNorm must not learn from that."""
+
+        def local_update(self, client, down):
+            for x, _ in client.batches():
+                client.model.features(x)
+            super().local_update(client, down)
+
+    def models(every: int) -> dict[str, torch.Tensor]:
+        worker = Worker(Peeks(), toy.build, seed=1)
+        plan = Evaluation(every=every)
+        list(Federation(Peeks(), Inline(worker), toy.server(), toy.CLIENTS, 3, evaluation=plan).run())
+        return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}
+
+    often, seldom = models(1), models(3)
+    assert all(torch.equal(often[name], seldom[name]) for name in often)
 
 
 def test_an_error_in_a_client_hook_is_reported_with_its_place():

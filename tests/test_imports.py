@@ -27,8 +27,6 @@ LAYERS = [
     ["rng", "plugins", "runs.store"],
     ["errors"],
 ]
-# ``from protea import Client, ...`` in a method gives it the public names and nothing else.
-PUBLIC = {"config", "methods", "listing"}
 
 
 def layer(module: str) -> int:

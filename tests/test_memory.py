@@ -23,6 +23,11 @@ def test_what_could_not_be_saved_is_refused_when_it_is_stored():
         Memory()["notes"] = [1, 2]
 
 
+def test_a_name_with_a_slash_is_refused():
+    with pytest.raises(KeyError, match="no slash"):
+        Memory()["prototypes/old"] = torch.ones(1)
+
+
 def test_what_is_unknown_is_not_restored():
     with pytest.raises(CheckpointError, match="kind 'Pickled', which is unknown"):
         Memory().restore({}, '{"x": "Pickled"}')

@@ -113,3 +113,9 @@ def test_only_payloads_travel() -> None:
 def test_values_that_are_not_finite_are_refused() -> None:
     with pytest.raises(PayloadError, match=r"Weights.tensors.w holds values that are not finite"):
         Weights({"w": torch.tensor([1.0, torch.inf])}).check(1, 1)
+
+
+def test_two_payloads_of_one_name_are_refused() -> None:
+    """A checkpoint names what it holds by the class name alone."""
+    with pytest.raises(TypeError, match="a payload Prototypes already, in protea"):
+        type("Prototypes", (Payload,), {})

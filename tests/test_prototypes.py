@@ -3,7 +3,7 @@ import torch
 
 from protea import Prototypes
 from protea.errors import PayloadError
-from protea.payload import pack, unpack
+from protea.payload import nbytes, pack, unpack
 from protea.prototypes import Collector
 
 
@@ -71,6 +71,10 @@ def test_only_vectors_of_present_classes_travel():
     assert flat["vectors"].tolist() == [[1.0, 2.0]] and flat["counts"].tolist() == [3, 0]
     again = unpack(Prototypes, flat)
     assert again is not None and torch.equal(again.vectors, known.vectors)
+
+
+def test_a_full_set_of_ten_classes_in_512_dimensions_is_20520_bytes():
+    assert nbytes(pack(Prototypes(torch.ones(10, 512), torch.ones(10)))) == 20_520
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import protea
 from protea import Data, Experiment, config
 from protea.config import Checkpoint
-from protea.data import Given
+from protea.data import Arrays, Given
 from protea.data.sources.spiral import Spiral
 from protea.engines import EngineSettings
-from protea.errors import CheckpointError, ConfigError
+from protea.errors import CheckpointError, ConfigError, DataError
 from protea.evaluation import Evaluation
 from protea.experiment import resume, run_path
 from protea.federation import Record
@@ -249,6 +250,31 @@ def test_clients_that_nobody_met_since_the_checkpoint_keep_their_state(tmp_path:
         protea.run(experiment, tmp_path / "broken", on_round=at(4))
     resume(tmp_path / "broken")
     assert traces(tmp_path / "broken") == traces(tmp_path / "whole")
+
+
+def test_a_run_that_is_going_on_is_not_resumed(tmp_path: Path):
+    def intrude(record: Record) -> None:
+        with pytest.raises(ConfigError, match="is being written by another process"):
+            resume(tmp_path / "run")
+
+    protea.run(replace(SMALL, rounds=1), tmp_path / "run", on_round=intrude)
+
+
+def test_a_script_gives_what_no_file_can_name_and_other_data_are_noticed(tmp_path: Path):
+    x, y = np.random.default_rng(0).normal(size=(90, 4)).astype("float32"), np.arange(90) % 3
+
+    def experiment(x: Any, y: Any) -> protea.Experiment:
+        data = replace(SMALL.data, source=Arrays(x, y))
+        return replace(SMALL, data=data, models=replace(SMALL.models, family="mlp", members=()))
+
+    whole = protea.run(experiment(x, y), tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        protea.run(experiment(x, y), tmp_path / "run", on_round=at(2))
+    with pytest.raises(ConfigError, match=r"data\.source\.x is missing"):
+        resume(tmp_path / "run")
+    with pytest.raises(DataError, match="it was made for other data"):
+        resume(tmp_path / "run", experiment(x, (y + 1) % 3))
+    assert without_costs(resume(tmp_path / "run", experiment(x, y))) == without_costs(whole)
 
 
 def test_a_run_that_has_ended_is_not_resumed(finished: protea.Result):

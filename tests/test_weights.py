@@ -4,6 +4,7 @@ from torch import nn
 
 from protea import Weights
 from protea.errors import PayloadError
+from protea.payload import nbytes, pack
 
 
 def test_means_are_weighted_by_samples():
@@ -19,6 +20,10 @@ def test_the_mean_of_one_is_itself_to_the_bit():
         assert torch.equal(mean.tensors[name], tensor)
 
 
+def test_a_head_of_100_classes_in_512_dimensions_is_51300_numbers():
+    assert nbytes(pack(Weights.of(nn.Linear(512, 100)))) == 4 * 51_300
+
+
 def test_step_counters_of_batchnorm_are_not_averaged():
     norms = [nn.BatchNorm1d(2) for _ in range(2)]
     norms[1].num_batches_tracked += 5
@@ -29,5 +34,5 @@ def test_step_counters_of_batchnorm_are_not_averaged():
 
 
 def test_weights_of_another_shape_are_refused():
-    with pytest.raises(PayloadError, match=r"'bias': \(3,\) arrived, \(4,\) was expected"):
+    with pytest.raises(PayloadError, match=r"'bias': \(3,\) of torch.float32 arrived, not \(4,\)"):
         Weights.of(nn.Linear(2, 3)).check_like(Weights.of(nn.Linear(2, 4)))

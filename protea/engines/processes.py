@@ -38,15 +38,15 @@ class Processes:
 
     def __init__(self, worker: Worker, settings: EngineSettings | None = None) -> None:
         settings = settings or EngineSettings()
-        self.pool = pool(settings.workers or os.cpu_count() or 1)
+        self.pool = pool(settings.workers or cores())
         self.folder = tempfile.TemporaryDirectory(prefix="protea-", ignore_cleanup_errors=True)
         self.home: dict[int, Process] = {}  # where each client lives
         self.lost: dict[int, str] = {}  # clients whose process died, and how
         self.seconds: dict[tuple[str, int], float] = {}  # what a task of a client took last time
         self.size = getattr(worker.build, "size", lambda client: 1)
         lend = getattr(worker.build, "lend", None)
-        build = lend(Path(self.folder.name)) if lend else worker.build
         try:
+            build = lend(Path(self.folder.name)) if lend else worker.build
             for process in self.pool:
                 process.ask("move", (Path.cwd(), sys.path))  # it may have been started elsewhere
                 process.ask("open", (worker.method, build, worker.rng.root, worker.threads))
@@ -56,7 +56,7 @@ class Processes:
                 f"{type(worker.method).__name__} and its clients cannot be sent to worker processes: {error}\n"
                 f"  Define the class at the top of a file, not in a function or a notebook; or set engine.name=inline."
             ) from error
-        except ConfigError:
+        except BaseException:
             self.close()
             raise
 
@@ -170,7 +170,11 @@ class Process:
         if self.dead:
             return
         self.tell(verb, what)
-        answer = self.hear()
+        try:
+            answer = self.hear()
+        except BaseException:
+            self.stop()  # nobody waits for its answer any more
+            raise
         if answer is None and verb == "move":
             raise ConfigError(
                 f"A worker process {self.bury()} before it had any work; what it wrote is above.\n"
@@ -193,6 +197,11 @@ class Process:
         self.process.kill()
         self.process.join(timeout=5)
         self.pipe.close()
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _all: list[Process] = []

@@ -81,8 +81,6 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
             server.memory["model"] = Weights.mean(models, [u.samples for u in uploads])
 
     def check(self, server: Server, up: CentresAndModel) -> None:
-        super().check(server, up)
-        up.centres.check(server.classes, server.dim)
         if (up.model is not None) != self.share_weights:
             raise PayloadError(f"Centres {'and a model' if self.share_weights else 'alone'} were expected.")
         if up.model is not None:

@@ -28,7 +28,7 @@ _definitions: list[torch.library.Library] = []  # torch forgets what a library o
 def load(package: str) -> ModuleType:
     """torchvision or timm, imported without its warnings."""
     if find_spec(package) is None:
-        raise PluginError(f"{package} is not installed.  Type: pip install 'protea[vision]'")
+        raise PluginError(f"{package} is not installed.  Type, in Protea's folder: pip install -e '.[vision]'")
     if "torchvision" not in sys.modules:  # timm imports it too
         define_missing_operators()
     with warnings.catch_warnings():

@@ -15,10 +15,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from protea.errors import ConfigError
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes on one run are not told apart
+    fcntl = None  # type: ignore[assignment]
 
 
 class Run:
@@ -30,10 +36,7 @@ class Run:
     @classmethod
     def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> Run:
         """A new directory; one that holds a run already is never overwritten."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(
-                f"{path} exists and is not empty.  Choose another --out, or continue it: protea resume {path}"
-            )
+        cls.refuse_taken(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -43,6 +46,26 @@ class Run:
         write_json(path / "environment.json", environment)
         run.metrics_path.touch()
         return run
+
+    @staticmethod
+    def refuse_taken(path: Path) -> None:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(
+                f"{path} exists and is not empty.  Choose another --out, or continue it: protea resume {path}"
+            )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Within, no other process may write to this run."""
+        with (self.path / "config.toml").open() as file:
+            try:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ConfigError(
+                    f"{self.path} is being written by another process.  Wait, or stop that one."
+                ) from error
+            yield
 
     @classmethod
     def open(cls, path: Path) -> Run:

@@ -145,7 +145,7 @@ def write(content: bytes) -> Callable[[Path], None]:
         ),
         (lambda path: np.savez(path, x=ZEROS), "has no field 'y'"),
         (lambda path: np.savez(path, x=ZEROS, y=[0, 1], xtest=ZEROS), r"'xtest'.  Did you mean x_test\?"),
-        (write(b"nothing of the kind"), "is not an .npz file"),
+        (write(b"nothing of the kind"), "damaged or not an .npz file"),
         (write(b"PK\x03\x04 but no zip"), "damaged or not an .npz file"),
         (write(b""), "damaged or not an .npz file"),
     ],

@@ -236,12 +236,13 @@ def test_uploads_that_are_not_as_declared_are_refused():
     for method, up, why in [
         (FedProc(), CentresAndModel(centres, weights), "alone"),
         (FedProc(share_weights=True), CentresAndModel(centres, None), "and a model"),
-        (FedProc(share_weights=True), CentresAndModel(centres, weights), "was expected"),
+        (FedProc(share_weights=True), CentresAndModel(centres, weights), "nothing arrived, not"),
         (FedProc(), CentresAndModel(Prototypes.absent(2, 2), None), "classes in"),
     ]:
         server = toy.server()
         method.start_server(server)
         with pytest.raises(PayloadError, match=why):
+            up.check(toy.CLASSES, toy.DIM)
             method.check(server, up)
 
 

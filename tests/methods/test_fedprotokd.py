@@ -431,8 +431,10 @@ def test_what_is_not_as_declared_is_refused():
     server, vectors = started(FedProtoKD()), torch.zeros(toy.CLASSES, toy.DIM)
 
     def refuse(message: str, logits: Tensor, kept: Tensor | None = None, vectors: Tensor = vectors) -> None:
+        payload = DualKnowledge(Prototypes(vectors, torch.ones(len(vectors))), logits, kept)
         with pytest.raises(PayloadError, match=message):
-            FedProtoKD().check(server, DualKnowledge(Prototypes(vectors, torch.ones(len(vectors))), logits, kept))
+            payload.check(toy.CLASSES, toy.DIM)
+            FedProtoKD().check(server, payload)
 
     good = torch.zeros(PUBLIC, toy.CLASSES)
     refuse("23 logits arrived for 24 public samples", good[1:])

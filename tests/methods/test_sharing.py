@@ -54,9 +54,12 @@ def test_lg_fedavg_answers_with_the_average_head_or_its_own():
 
 def test_lg_fedavg_refuses_a_head_of_another_shape():
     server = toy.server()
-    server.memory["head"] = Weights({"weight": torch.zeros(2, 2)})
-    with pytest.raises(PayloadError, match="was expected"):
-        LGFedAvg().check(server, Weights({"weight": torch.zeros(3, 2)}))
+    LGFedAvg().start_server(server)
+    head = server.make("smallest").head
+    LGFedAvg().check(server, Weights.of(head))
+    for other in (torch.nn.Linear(toy.DIM, 2), head.double()):
+        with pytest.raises(PayloadError, match="arrived, not"):
+            LGFedAvg().check(server, Weights.of(other))
 
 
 def test_fml_that_listens_to_labels_only_is_local_training_of_the_private_model_to_the_bit():

@@ -150,7 +150,7 @@ def test_a_missing_package_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(
         PluginError,
-        match=r"'mobilenet_v2': torchvision is not installed.  Type: pip install 'protea\[vision\]'",
+        match=r"'mobilenet_v2': torchvision is not installed.  Type, in Protea's folder: pip install -e '.\[vision\]'",
     ):
         build(Member("mobilenet_v2"), shape=(3, 32, 32), classes=3, dim=8)
 

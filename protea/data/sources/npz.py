@@ -32,6 +32,8 @@ class Npz:
 
     def fields(self) -> dict[str, Any]:
         path = files.own(self.path)
+        if path.is_file() and not zipfile.is_zipfile(path) and path.suffix != ".npy":
+            raise DataError(f"{path} is damaged or not an .npz file.  Save with numpy.savez(path, x=..., y=...).")
         try:
             with path.open("rb") as file:
                 stored = np.load(file, allow_pickle=False)
