@@ -17,7 +17,7 @@ from protea.data.federated import Federated
 from protea.data.split import Share
 from protea.display import percent, size
 from protea.engines.inline import Inline
-from protea.engines.processes import cores
+from protea.engines.pool import cores
 from protea.experiment import federation, prepare
 from protea.federation import participants
 from protea.models.build import size as parameters

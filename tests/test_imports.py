@@ -12,7 +12,7 @@ LAYERS = [
     ["experiment"],
     ["config", "runs.checkpoint"],
     ["federation"],
-    ["engines.inline", "engines.processes", "engines.preload"],
+    ["engines.inline", "engines.processes", "engines.pool", "engines.preload"],
     ["worker", "recipe", "engines.scripted"],
     ["evaluation"],
     ["methods"],

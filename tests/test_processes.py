@@ -326,3 +326,9 @@ class Waits(Local):
         if client.round == 3:
             Path(f"waits-{client.id}").touch()
             until(Path("go").exists)
+
+
+def test_the_forkserver_has_what_the_first_optimizer_would_import():
+    """Or every worker would import it by itself, which takes seconds."""
+    look = "import protea.engines.preload, sys; sys.exit('torch._dynamo' not in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0

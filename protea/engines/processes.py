@@ -10,24 +10,17 @@ once per run the recipe by which clients are built.  The data lie in one file th
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing as mp
-import os
-import signal
 import sys
 import tempfile
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from pathlib import Path
 from pickle import PicklingError
-from typing import Any
-
-import torch
 
 from protea.engines import EngineSettings, Job, Reply, Watch, ignore
+from protea.engines.pool import Process, cores, pool
 from protea.errors import CheckpointError, ClientError, ConfigError
 from protea.payload import from_bytes, to_bytes
 from protea.worker import Worker
@@ -139,126 +132,3 @@ class Processes:
                 process.ask("close", None)
             process.taken = False
         self.folder.cleanup()
-
-
-class Process:
-    """One worker process, seen from outside."""
-
-    def __init__(self, context: Any) -> None:
-        theirs: Connection
-        self.pipe: Connection
-        self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=serve, args=(theirs,), daemon=True, name="protea-worker")
-        self.process.start()
-        theirs.close()
-        self.dead = False
-        self.taken = True  # by an engine
-
-    def tell(self, verb: str, what: object) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # a dead process is noticed when it should answer
-            self.pipe.send((verb, what))
-
-    def hear(self) -> bytes | None:
-        """The next answer; ``None`` if the process is gone."""
-        try:
-            return self.pipe.recv_bytes()
-        except (EOFError, ConnectionResetError):
-            return None
-
-    def ask(self, verb: str, what: object) -> None:
-        """Tell, and wait until it is done."""
-        if self.dead:
-            return
-        self.tell(verb, what)
-        try:
-            answer = self.hear()
-        except BaseException:
-            self.stop()  # nobody waits for its answer any more
-            raise
-        if answer is None and verb == "move":
-            raise ConfigError(
-                f"A worker process {self.bury()} before it had any work; what it wrote is above.\n"
-                f'  A script must be a file and run under `if __name__ == "__main__":`; or set engine.name=inline.'
-            )
-        if answer != b"":
-            found = f"a worker process {self.bury()}" if answer is None else answer.decode()
-            raise (ConfigError if verb == "open" else CheckpointError)(f"{verb}: {found}")
-
-    def bury(self) -> str:
-        self.dead = True
-        self.process.join(timeout=5)
-        code = self.process.exitcode
-        if code is not None and code < 0:
-            return f"was killed ({signal.Signals(-code).name})"
-        return f"ended (exit code {code})"
-
-    def stop(self) -> None:
-        self.dead = True
-        self.process.kill()
-        self.process.join(timeout=5)
-        self.pipe.close()
-
-
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-_all: list[Process] = []
-
-
-def pool(workers: int) -> list[Process]:
-    """``workers`` processes that no other engine has: those that are there, and new ones where needed."""
-    _all[:] = [process for process in _all if not process.dead and process.process.is_alive()]
-    free = [process for process in _all if not process.taken][:workers]
-    context = mp.get_context("spawn" if sys.platform == "win32" else "forkserver")
-    if sys.platform != "win32":
-        context.set_forkserver_preload(["protea.engines.preload"])
-    new = [Process(context) for _ in range(workers - len(free))]
-    _all.extend(new)
-    for process in free:
-        process.taken = True
-    return free + new
-
-
-@atexit.register
-def shutdown() -> None:
-    """End all worker processes."""
-    for process in _all:
-        process.stop()
-
-
-def serve(pipe: Connection) -> None:
-    """The life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
-    torch.set_num_threads(1)
-    worker: Worker | None = None
-    while True:
-        try:
-            verb, what = pipe.recv()
-        except (EOFError, ConnectionResetError):
-            return  # the parent is gone
-        except Exception as error:  # what was sent needs a module that is not to be found here
-            pipe.send_bytes(f"{type(error).__name__}: {error}".encode())
-            continue
-        if verb == "job":
-            assert worker is not None
-            down, about = from_bytes(what)
-            reply = worker.run(Job(down=down, **about))
-            about = {k: getattr(reply, k) for k in ("client", "samples", "metrics", "seconds", "error")}
-            pipe.send_bytes(to_bytes(reply.up, **about))
-            continue
-        try:
-            if verb == "move":
-                folder, sys.path[:] = what
-                os.chdir(folder)
-            elif verb == "open":
-                method, build, seed, threads = what
-                worker = Worker(method, build, seed, threads)
-            elif verb == "close":
-                worker = None
-            elif worker is not None:
-                getattr(worker, verb)(what)  # save, load
-            pipe.send_bytes(b"")
-        except Exception as error:
-            pipe.send_bytes(f"{type(error).__name__}: {error}".encode())
