@@ -23,6 +23,12 @@ def main(path: str = "examples/digits.toml", rounds: str = "5", workers: str = "
     print(f"{'method':<12}{'inline s':>10}{'processes s':>13}{'ratio':>8}   train / server / evaluate of processes")
     for name in plugins.table("methods"):
         experiment = replace(base, method=plugins.find("methods", name)())
+        if experiment.method.needs.public_data:
+            public, server = (
+                replace(base.data, public=200),
+                replace(base.models, server=base.models.member(0).architecture),
+            )
+            experiment = replace(experiment, data=public, models=server)
         recipe = prepare(experiment)
         opened = {kind: open_engine(replace(experiment, engine=each), recipe) for kind, each in engines.items()}
         loops = {kind: federation(experiment, recipe, engine).run() for kind, engine in opened.items()}

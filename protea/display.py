@@ -142,7 +142,7 @@ def results(console: Console, found: Sequence[Result]) -> None:
     best round by own rule, for comparison with papers that report it.
     """
     table = Table(
-        title="Accuracy on the clients' own test samples in the last evaluation, in %",
+        title="Accuracy in % on the clients' own test samples, at the end",
         title_justify="left",
         box=SIMPLE,
         padding=0,
