@@ -15,6 +15,7 @@ from statistics import median
 from protea import config, plugins
 from protea.engines import EngineSettings
 from protea.experiment import federation, open_engine, prepare
+from protea.models import members
 
 
 def main(path: str = "examples/digits.toml", rounds: str = "5", workers: str = "0") -> None:
@@ -26,7 +27,7 @@ def main(path: str = "examples/digits.toml", rounds: str = "5", workers: str = "
         if experiment.method.needs.public_data:
             public, server = (
                 replace(base.data, public=200),
-                replace(base.models, server=base.models.member(0).architecture),
+                replace(base.models, server=members(base.models)[0].architecture),
             )
             experiment = replace(experiment, data=public, models=server)
         recipe = prepare(experiment)
