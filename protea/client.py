@@ -36,6 +36,7 @@ class Client:
     validation: Samples | None = None
     test: Samples | None = None
     public: Samples | None = None
+    shared_test: Samples | None = None  # on which all clients are judged
     make: Callable[[str], SplitModel] = no_models  # a further model by name; "smallest" of the family
     augment: Augment | None = None
     device: torch.device = torch.device("cpu")

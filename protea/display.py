@@ -139,7 +139,8 @@ def results(console: Console, found: Sequence[Result]) -> None:
     """The final table: each run, and the majority-class predictor on the same split.
 
     ``own rule`` and ``by head`` count every test sample once, ``clients`` every client once (own rule); ``best`` is the
-    best round by own rule, for comparison with papers that report it.
+    best round by own rule, for comparison with papers that report it.  ``ensemble`` and ``server`` are on the shared
+    test set: all clients together by their own rule, and the server's model.
     """
     table = Table(
         title="Accuracy in % on the clients' own test samples, at the end",
@@ -148,17 +149,22 @@ def results(console: Console, found: Sequence[Result]) -> None:
         padding=0,
     )
     table.add_column("method", no_wrap=True)
-    for name in ("own rule", "by head", "clients", "best", "up", "down", "time"):
+    shared = any(result.summary["shared"] for result in found)
+    served = any(result.summary["server"] for result in found)
+    extra = ["ensemble"] * shared + ["server"] * served
+    for name in ("own rule", "by head", "clients", "best", *extra, "up", "down", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for result in found:
         s: dict[str, Any] = result.summary
         best = s["best"] or {"accuracy": None, "round": "-"}
         rule = s["test"].get("method", {}).get("uniform")
         head = s["test"].get("head", {}).get("weighted")
+        ensemble = [percent(s["shared"].get("method", {}).get("ensemble"))] * shared
+        server = [percent(s["server"].get("head"))] * served
         table.add_row(
             s["method"], percent(s["accuracy"]), percent(head), percent(rule),
-            f"{percent(best['accuracy'])} ({best['round']})",
+            f"{percent(best['accuracy'])} ({best['round']})", *ensemble, *server,
             size(s["bytes_up"]), size(s["bytes_down"]), f"{s['cost']['seconds']:.0f} s",
         )  # fmt: skip
-    table.add_row("majority", percent(found[0].summary["majority"]), "", "", "", "", "", "")
+    table.add_row("majority", percent(found[0].summary["majority"]))
     console.print(table)

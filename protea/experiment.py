@@ -177,7 +177,7 @@ def federation(experiment: Experiment, recipe: Recipe, engine: Engine, watch: Wa
         failures=experiment.failures,
         min_replies=experiment.min_replies,
         threads=experiment.engine.threads,
-        test=recipe.samples(recipe.data.test),
+        test=recipe.shared_test,
         watch=watch,
     )
 
@@ -193,7 +193,8 @@ def summarise(experiment: Experiment, records: list[Record], majority: float) ->
         "accuracy": last.accuracy if last else None,
         "test": {rule: asdict(score) for rule, score in last.test.items()} if last else {},
         "best": {"round": best.round, "accuracy": best.accuracy} if best else None,
-        "server": last.server if last else None,
+        "shared": {rule: asdict(score) for rule, score in last.shared.items()} if last else {},
+        "server": last.server if last else {},
         "majority": None if math.isnan(majority) else majority,
         "bytes_up": sum(record.bytes_up for record in records),
         "bytes_down": sum(record.bytes_down for record in records),

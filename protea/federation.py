@@ -10,15 +10,16 @@ from typing import Any, Literal
 
 import torch
 
-from protea.client import LOOK
 from protea.data.samples import Samples
 from protea.engines import Engine, Job, Reply, Task, Watch, ignore
 from protea.errors import ClientError, PayloadError
-from protea.evaluation import Evaluation, Score, reduce
+from protea.evaluation import Evaluation, Judged, Score, Shared, Together, serve
 from protea.method import Method, Upload
 from protea.payload import nbytes, pack, unpack
 from protea.server import Server
 from protea.worker import threads
+
+GROUP = 64  # clients whose answers on the shared test set are in memory at once
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Record:
     test: dict[str, Score]  # by rule; empty in rounds without evaluation
     validation: dict[str, Score]
     clients: list[dict[str, Any]]  # each client's own counts
-    server: float | None  # accuracy of a model on the server, on the shared test set
+    shared: dict[str, Shared]  # on the shared test set, by rule; empty in rounds without it
+    server: dict[str, float]  # a model on the server, on the shared test set, by rule
     bytes_up: int
     bytes_down: int
     failures: dict[int, str]
@@ -61,6 +63,7 @@ class Record:
                 continue
             for part in ("test", "validation"):
                 values[part] = {rule: Score(**score) for rule, score in values[part].items()}
+            values["shared"] = {rule: Shared(**score) for rule, score in values["shared"].items()}
             values["failures"] = {int(client): why for client, why in values["failures"].items()}
             records.append(cls(**values, clients=[]))
         return records
@@ -97,14 +100,11 @@ class Federation:
         self.start()
         while server.round < self.rounds:
             server.round += 1
-            due = server.round % self.evaluation.every == 0 or server.round == self.rounds
             clock = Clock()
-
-            scored: list[Reply] = []
-            served: float | None = None
-            if due and self.evaluation.when == "before":
+            judged = Judged()
+            if self.evaluation.when == "before":
                 with clock("evaluate"):
-                    scored, served = self._evaluate(), self._serve()
+                    judged = self._evaluate()
 
             chosen = choose(self.clients, self.fraction, server)
             with clock("train"):
@@ -114,21 +114,22 @@ class Federation:
                 uploads, failures = self._accept(chosen, replies)
                 method.aggregate(server, uploads)
 
-            if due and self.evaluation.when == "after":
+            if self.evaluation.when == "after":
                 with clock("evaluate"):
-                    scored, served = self._evaluate(), self._serve()
+                    judged = self._evaluate()
 
             yield Record(
                 round=server.round,
                 participants=chosen,
                 loss=_mean([r.metrics["loss"] for r in replies if "loss" in r.metrics]),
-                test=reduce(scored, "test"),
-                validation=reduce(scored, "validation"),
-                clients=[{"client": r.client, **r.metrics} for r in scored if r.error is None],
-                server=served,
+                test=judged.scores("test"),
+                validation=judged.scores("validation"),
+                clients=judged.clients(),
+                shared=judged.shared.scores() if judged.shared else {},
+                server=judged.server,
                 bytes_up=sum(nbytes(r.up) for r in replies),
                 bytes_down=sum(nbytes(j.down) for j in jobs),
-                failures=failures | {r.client: r.error for r in scored if r.error is not None},
+                failures=failures | judged.failures(),
                 cost=clock.seconds,
             )
 
@@ -167,27 +168,27 @@ class Federation:
             )
         return uploads, failures
 
-    def _evaluate(self) -> list[Reply]:
-        replies = self.engine.map(self._jobs("evaluate", range(self.clients)), self.watch)
+    def _evaluate(self) -> Judged:
+        """Judge all clients on their own data, and now and then, with the server's model, on the shared test set."""
+        judged, settings, everyone = Judged(), self.evaluation, range(self.clients)
+        if settings.due(self.server.round, self.rounds):
+            judged.own = self._ask("evaluate", everyone)
+            if self.test is not None:
+                with self._on_server("evaluate"):
+                    judged.server = serve(self.method, self.server, self.test)
+        if self.test is not None and settings.shared_due(self.server.round, self.rounds):
+            judged.shared = Together(self.test.y.cpu())
+            for start in everyone[::GROUP]:
+                for reply in self._ask("answer", everyone[start : start + GROUP]):
+                    judged.shared.add(reply)
+        return judged
+
+    def _ask(self, task: Task, clients: Sequence[int]) -> list[Reply]:
+        replies = self.engine.map(self._jobs(task, clients), self.watch)
         for reply in replies:
             if reply.error is not None and self.failures == "stop":
                 raise ClientError(reply.error)
         return replies
-
-    @torch.no_grad()
-    def _serve(self) -> float | None:
-        """Accuracy of the server's own model on the shared test set."""
-        if self.test is None or not len(self.test) or type(self.method).serve is Method.serve:
-            return None
-        hits = 0
-        with self._on_server("serve"):
-            for rows in torch.arange(len(self.test)).split(LOOK):
-                x, y = self.test.batch(rows)
-                scores = self.method.serve(self.server, x)
-                if scores is None:
-                    return None
-                hits += int((scores.argmax(1) == y).sum())
-        return hits / len(self.test)
 
     @contextmanager
     def _on_server(self, purpose: str) -> Iterator[None]:

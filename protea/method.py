@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 from torch import Tensor
 
 from protea.client import Client
+from protea.models.split import SplitModel
 from protea.payload import Payload
 from protea.prototypes import Prototypes
 from protea.server import Server
@@ -84,8 +85,8 @@ class Method(Generic[Down, Up]):
         scores: Tensor = client.model(x)
         return scores
 
-    def serve(self, server: Server, x: Tensor) -> Tensor | None:
-        """Class scores of a model that the server has; ``None`` where it has none."""
+    def server_model(self, server: Server) -> SplitModel | None:
+        """The model that the server has, to be judged on the shared test set; ``None`` where it has none."""
         return None
 
     def check(self, server: Server, up: Up) -> None:

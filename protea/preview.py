@@ -74,10 +74,11 @@ def seconds(experiment: Experiment, recipe: Recipe, models: list[SplitModel]) ->
                 optimizer.step()
             each.append((time.perf_counter() - started) / len(batch))
     workers = 1 if experiment.engine.name == "inline" else experiment.engine.workers or cores()
-    total = 0.0
+    total, rounds, settings = 0.0, experiment.rounds, experiment.evaluation
+    shared = len(recipe.data.test) * sum(settings.shared_due(r + 1, rounds) for r in range(rounds)) / rounds
     for client, share in enumerate(recipe.data.shares):
         trained = experiment.fraction * plan.epochs * len(share.train)
-        looked_at = len(share.train) + (len(share.test) + len(share.validation)) / experiment.evaluation.every
+        looked_at = len(share.train) + (len(share.test) + len(share.validation)) / settings.every + shared
         total += each[client % len(each)] * (trained + looked_at / 3)  # looking is a third of a step
     return total / workers
 

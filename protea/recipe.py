@@ -60,6 +60,7 @@ class Recipe:
             validation=self.samples(share.validation),
             test=self.samples(share.test),
             public=self.public,
+            shared_test=self.shared_test,
             classes=self.data.dataset.classes,
             dim=self.models.dim,
             rng=streams,
@@ -87,6 +88,10 @@ class Recipe:
     @cached_property
     def public(self) -> Samples | None:
         return self.samples(self.data.public) if len(self.data.public) else None
+
+    @cached_property
+    def shared_test(self) -> Samples | None:
+        return self.samples(self.data.test) if len(self.data.test) else None
 
     def make(self, member: Member) -> SplitModel:
         dataset = self.data.dataset

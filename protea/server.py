@@ -19,7 +19,7 @@ def no_models(architecture: str) -> SplitModel:
 
 @dataclass
 class Server:
-    """What ``start_server``, ``broadcast``, ``aggregate`` and ``serve`` may touch."""
+    """What ``start_server``, ``broadcast``, ``aggregate`` and ``server_model`` may touch."""
 
     classes: int
     dim: int

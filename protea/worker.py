@@ -62,6 +62,8 @@ class Worker:
         with client.rng.default(job.task):
             if job.task == "evaluate":
                 return Reply(client.id, metrics=evaluation.correct(self.method, client, down))
+            if job.task == "answer":
+                return Reply(client.id, evaluation.answers(self.method, client, down))
             up = self.method.local_update(client, down)
             loss = {"loss": sum(client.losses) / len(client.losses)} if client.losses else {}
             return Reply(client.id, pack(up), len(client.train), loss)

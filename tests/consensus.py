@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protea import Client, Method, Needs, Payload, Server, Upload
+from protea import Client, Method, Needs, Payload, Server, SplitModel, Upload
 from protea.errors import PayloadError
 
 
@@ -54,8 +54,8 @@ class Consensus(Method[PublicOutputs, PublicOutputs]):
             F.mse_loss(student(server.public.batch(rows)[0]), mean[rows]).backward()
             optimizer.step()
 
-    def serve(self, server: Server, x: Tensor) -> Tensor:
-        return server.memory["student"].eval()(x)
+    def server_model(self, server: Server) -> SplitModel:
+        return server.memory["student"]
 
     def check(self, server: Server, up: PublicOutputs) -> None:
         super().check(server, up)

@@ -305,7 +305,10 @@ OBJECT = "expected is an object of a frozen dataclass, such as"
         (Experiment(method=FedProto), f"method is <class 'protea.methods.fedproto.FedProto'>; {OBJECT} FedProto()."),
         (Experiment(models="tiny5"), f"models is 'tiny5'; {OBJECT} Models()."),
         (Experiment(data={"public": 3}), f"data is {{'public': 3}}; {OBJECT} Data()."),
-        (Experiment(training=Evaluation()), f"training is Evaluation(every=1, when='after'); {OBJECT} Training()."),
+        (
+            Experiment(training=Evaluation()),
+            f"training is Evaluation(every=1, when='after', shared='last'); {OBJECT} Training().",
+        ),
         (Experiment(fraction=0.1, min_replies=2), "min_replies is 2, but only 1 of 10 clients take part in a round."),
     ],
 )

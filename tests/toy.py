@@ -45,6 +45,7 @@ def shares(dataset: Dataset = BLOBS, clients: int = CLIENTS) -> tuple[Share, ...
 
 SHARES = shares()
 PUBLIC = torch.arange(24)
+TEST = torch.arange(400, 440)
 
 
 def body(kind: int) -> nn.Module:
@@ -80,6 +81,7 @@ def build(
         validation=Samples(BLOBS, share.validation),
         test=Samples(BLOBS, share.test),
         public=Samples(BLOBS, PUBLIC),
+        shared_test=Samples(BLOBS, TEST),
         classes=CLASSES,
         dim=DIM,
         rng=streams,

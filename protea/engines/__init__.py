@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from protea.payload import Named
 
-Task = Literal["train", "evaluate"]
+Task = Literal["train", "evaluate", "answer"]  # the last: the shared test set
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from torch import Tensor
 from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, losses
 from protea.client import LOOK, set_training
 from protea.errors import PayloadError, ProteaError
+from protea.models.split import SplitModel
 from protea.training import Training, batches
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -177,9 +178,9 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
     def prototypes(self, down: DualKnowledge | None) -> Prototypes | None:
         return None if down is None else down.prototypes
 
-    def serve(self, server: Server, x: Tensor) -> Tensor:
-        scores: Tensor = server.memory["model"].eval()(x)
-        return scores
+    def server_model(self, server: Server) -> SplitModel:
+        model: SplitModel = server.memory["model"]
+        return model
 
 
 @torch.no_grad()

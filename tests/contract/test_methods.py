@@ -64,7 +64,7 @@ def play(
     """All that a run leaves: its records but for cost, and every tensor of server and clients."""
     engine = make(Worker(method, build or builder(method), seed=7))
     server = toy.server()
-    loop = Federation(method, engine, server, toy.CLIENTS, rounds, test=Samples(toy.BLOBS, torch.arange(40)), **options)
+    loop = Federation(method, engine, server, toy.CLIENTS, rounds, test=Samples(toy.BLOBS, toy.TEST), **options)
     records = [line for record in loop.run() for line in record.lines()]
     for line in records:
         line.pop("cost", None)
