@@ -26,7 +26,7 @@ class AngleProto(Method[Prototypes, Prototypes]):  # what the server sends, and 
             return value
 
         client.fit(loss)
-        return Prototypes.of(*client.features(), client.classes)
+        return client.prototypes()
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
         server.memory["prototypes"] = Prototypes.mean([upload.payload for upload in uploads])

@@ -14,6 +14,7 @@ from protea.data.samples import Samples
 from protea.errors import ClientError
 from protea.memory import Memory
 from protea.models.split import SplitModel
+from protea.prototypes import Prototypes
 from protea.rng import Streams
 from protea.server import no_models
 from protea.training import Training, batches
@@ -44,6 +45,7 @@ class Client:
     rounds: int = 1
     memory: Memory = field(default_factory=Memory)
     losses: list[float] = field(default_factory=list)  # of the fits of this round, for the record
+    _seen: tuple[object, tuple[Tensor, Tensor]] | None = field(default=None, repr=False)
     _asides: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     def begin(self, round: int, rng: Streams) -> None:
@@ -92,6 +94,10 @@ class Client:
         self.losses.append(sum(values) / len(values) if values else 0.0)
         return self.losses[-1]
 
+    def prototypes(self) -> Prototypes:
+        """The mean feature of each class of the training set, under the current model at rest."""
+        return Prototypes.of(*self.features(), self.classes)
+
     def batches(self, data: Samples | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """All of ``data`` in its own order, in batches for looking, not for training."""
         data = self.train if data is None else data
@@ -100,8 +106,16 @@ class Client:
 
     @torch.no_grad()
     def features(self, data: Samples | None = None) -> tuple[Tensor, Tensor]:
-        """Features and labels of ``data`` (the training set) under the current model."""
-        return self.outputs(self.model.features, data)
+        """Features and labels of ``data`` (the training set) under the current model at rest.
+
+        Those of the training set are computed once for a state of the model.
+        """
+        if data is not None:
+            return self.outputs(self.model.features, data)
+        state = [(t.data_ptr(), t._version) for t in (*self.model.parameters(), *self.model.buffers())]
+        if self._seen is None or self._seen[0] != state or self._seen[1][0]._version:
+            self._seen = state, self.outputs(self.model.features)
+        return self._seen[1]
 
     @torch.no_grad()
     def outputs(self, of: Callable[[Tensor], Tensor], data: Samples | None = None) -> tuple[Tensor, Tensor]:

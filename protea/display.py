@@ -24,7 +24,7 @@ from rich.table import Table
 
 from protea.engines import Reply
 from protea.experiment import Result
-from protea.federation import Record
+from protea.record import Record
 
 
 class Quiet:
@@ -121,6 +121,14 @@ class Live(Quiet):
         self.complain(record)
 
 
+ROUNDS = {
+    "final": "last round",
+    "validation": "round chosen on validation samples",
+    "last5": "mean of the last five evaluations",
+    "best": "best round on these very samples",
+}
+
+
 def percent(value: float | None) -> str:
     """``83.1`` of 0.831; a dash where there is nothing."""
     return "-" if value is None or math.isnan(value) else f"{100 * value:.1f}"
@@ -136,14 +144,14 @@ def size(count: float) -> str:
 
 
 def results(console: Console, found: Sequence[Result]) -> None:
-    """The final table: each run, and the majority-class predictor on the same split.
+    """The final table: each run by its protocol, and the majority-class predictor on the same split.
 
     ``own rule`` and ``by head`` count every test sample once, ``clients`` every client once (own rule); ``best`` is the
     best round by own rule, for comparison with papers that report it.  ``ensemble`` and ``server`` are on the shared
     test set: all clients together by their own rule, and the server's model.
     """
     table = Table(
-        title="Accuracy in % on the clients' own test samples, at the end",
+        title=f"Accuracy in % on the clients' own test samples, {ROUNDS[found[0].summary['made']['protocol']]}",
         title_justify="left",
         box=SIMPLE,
         padding=0,
@@ -156,15 +164,19 @@ def results(console: Console, found: Sequence[Result]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for result in found:
         s: dict[str, Any] = result.summary
-        best = s["best"] or {"accuracy": None, "round": "-"}
+        best = s["protocols"].get("best")
+        highest = f"{percent(best['test']['method']['weighted'])} ({best['rounds'][0]})" if best else "-"
         rule = s["test"].get("method", {}).get("uniform")
         head = s["test"].get("head", {}).get("weighted")
         ensemble = [percent(s["shared"].get("method", {}).get("ensemble"))] * shared
         server = [percent(s["server"].get("head"))] * served
         table.add_row(
             s["method"], percent(s["accuracy"]), percent(head), percent(rule),
-            f"{percent(best['accuracy'])} ({best['round']})", *ensemble, *server,
+            highest, *ensemble, *server,
             size(s["bytes_up"]), size(s["bytes_down"]), f"{s['cost']['seconds']:.0f} s",
         )  # fmt: skip
     table.add_row("majority", percent(found[0].summary["majority"]))
     console.print(table)
+    for result in found:
+        for warning in result.summary["warnings"]:
+            console.print(f"{result.summary['method']}: {warning}", style="yellow", highlight=False)

@@ -12,18 +12,23 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
-from protea import plugins
+from protea import health, plugins
 from protea.config import Experiment, check, dump, load, method_label
 from protea.data.federate import federate
+from protea.data.federated import Federated
 from protea.data.partition_file import Given
 from protea.engines import Engine, Watch, ignore
 from protea.errors import ConfigError
-from protea.federation import Federation, Record
+from protea.evaluation import Evaluation, Protocol
+from protea.evaluation.protocols import Reported, headline, report
+from protea.federation import Federation
+from protea.payload import halved, to_bytes
 from protea.recipe import Recipe
+from protea.record import Record
 from protea.rng import Streams
 from protea.runs import checkpoint
 from protea.runs.store import Run, fresh
@@ -41,7 +46,7 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """After the last round, by the method's own rule, every test sample counting once; nan if there is none."""
+        """By the run's protocol and the method's own rule, every test sample counting once; nan if there is none."""
         accuracy = self.summary["accuracy"]
         return math.nan if accuracy is None else float(accuracy)
 
@@ -144,6 +149,8 @@ def _run(
         if directory is not None:
             checkpoint.load(directory.path / "checkpoints", loop)
             directory.cut(loop.server.round)
+            if not any(directory.metrics()):
+                directory.append([recipe.describe()])
             records = Record.read(directory.metrics())
         for record in loop.run():
             records.append(record)
@@ -151,8 +158,10 @@ def _run(
                 directory.append(record.lines())
                 if record.round % experiment.checkpoint.every == 0 or record.round == experiment.rounds:
                     checkpoint.save(directory.path / "checkpoints", loop, experiment.checkpoint.keep)
+                if experiment.evaluation.snapshot_due(record.round, experiment.rounds):
+                    directory.keep_snapshot(record.round, to_bytes(halved(loop.look())))
             on_round(record)
-    summary = summarise(experiment, records, recipe.data.majority())
+    summary = summarise(experiment, records, recipe.data)
     if directory is not None:
         directory.finish(summary)
     return Result(experiment, records, summary, directory.path if directory else None)
@@ -160,7 +169,8 @@ def _run(
 
 def open_engine(experiment: Experiment, recipe: Recipe) -> Engine:
     settings = experiment.engine
-    worker = Worker(experiment.method, recipe, experiment.seed, settings.threads)
+    local = experiment.evaluation.local_prototypes
+    worker = Worker(experiment.method, recipe, experiment.seed, settings.threads, local)
     engine: Engine = plugins.find("engines", settings.name)(worker, settings)
     return engine
 
@@ -182,24 +192,42 @@ def federation(experiment: Experiment, recipe: Recipe, engine: Engine, watch: Wa
     )
 
 
-def summarise(experiment: Experiment, records: list[Record], majority: float) -> dict[str, Any]:
+def summarise(experiment: Experiment, records: list[Record], data: Federated) -> dict[str, Any]:
     """The headline numbers and how they were made."""
-    scored = [record for record in records if record.test]
-    last = scored[-1] if scored else None
-    best = max(scored, key=lambda record: record.test["method"].weighted, default=None)
+    settings = experiment.evaluation
+    majority = None if math.isnan(data.majority()) else data.majority()
+    main = headline(records, settings.protocol)
+    protocols = {name: found for name in get_args(Protocol) if (found := report(records, name)) is not None}
+    last = next((record for record in reversed(records) if record.shared or record.server), None)
     return {
         "method": method_label(experiment.method),
         "rounds": records[-1].round if records else 0,
-        "accuracy": last.accuracy if last else None,
-        "test": {rule: asdict(score) for rule, score in last.test.items()} if last else {},
-        "best": {"round": best.round, "accuracy": best.accuracy} if best else None,
+        "accuracy": main.test["method"].weighted if main else None,
+        "made": made(main, settings),
+        "test": {rule: asdict(score) for rule, score in main.test.items()} if main else {},
+        "protocols": {name: asdict(found) for name, found in protocols.items()},
         "shared": {rule: asdict(score) for rule, score in last.shared.items()} if last else {},
         "server": last.server if last else {},
-        "majority": None if math.isnan(majority) else majority,
+        "majority": majority,
         "bytes_up": sum(record.bytes_up for record in records),
         "bytes_down": sum(record.bytes_down for record in records),
         "failures": sum(len(record.failures) for record in records),
+        "warnings": health.warnings(records, majority, data.dataset.names),
         "cost": {"seconds": sum(sum(record.cost.values()) for record in records)},
+    }
+
+
+def made(main: Reported | None, settings: Evaluation) -> dict[str, Any]:
+    """How the headline accuracy was made: two numbers compare only if this is the same."""
+    return {
+        "rule": "method",
+        "scope": "clients' own test samples",
+        "weighting": "every sample once",
+        "protocol": main.protocol if main else settings.protocol,
+        "rounds": main.rounds if main else [],
+        "clients": settings.clients,
+        "when": settings.when,
+        "every": settings.every,
     }
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -13,60 +13,16 @@ import torch
 from protea.data.samples import Samples
 from protea.engines import Engine, Job, Reply, Task, Watch, ignore
 from protea.errors import ClientError, PayloadError
-from protea.evaluation import Evaluation, Judged, Score, Shared, Together, serve
+from protea.evaluation import Evaluation
+from protea.evaluation.examine import serve
+from protea.evaluation.judge import Judged, Together
 from protea.method import Method, Upload
-from protea.payload import nbytes, pack, unpack
+from protea.payload import Named, nbytes, pack, unpack
+from protea.record import Record
 from protea.server import Server
 from protea.worker import threads
 
 GROUP = 64  # clients whose answers on the shared test set are in memory at once
-
-
-@dataclass(frozen=True)
-class Record:
-    """What happened in one round.  All but ``cost`` is equal in equal runs."""
-
-    round: int
-    participants: list[int]
-    loss: float | None
-    test: dict[str, Score]  # by rule; empty in rounds without evaluation
-    validation: dict[str, Score]
-    clients: list[dict[str, Any]]  # each client's own counts
-    shared: dict[str, Shared]  # on the shared test set, by rule; empty in rounds without it
-    server: dict[str, float]  # a model on the server, on the shared test set, by rule
-    bytes_up: int
-    bytes_down: int
-    failures: dict[int, str]
-    cost: dict[str, float]  # seconds
-
-    @property
-    def accuracy(self) -> float | None:
-        """By the method's own rule on the clients' test parts, every sample counting once."""
-        return self.test["method"].weighted if self.test else None
-
-    def lines(self) -> list[dict[str, Any]]:
-        """The record as plain values: a line for the round, and one for each client evaluated."""
-        whole = asdict(self)
-        clients = whole.pop("clients")
-        failures = {str(client): why for client, why in whole.pop("failures").items()}
-        line = {"kind": "round", "accuracy": self.accuracy, **whole, "failures": failures}
-        return [line, *({"kind": "client", "round": self.round, **client} for client in clients)]
-
-    @classmethod
-    def read(cls, lines: Iterable[Mapping[str, Any]]) -> list[Record]:
-        """The records that :meth:`lines` wrote."""
-        records: list[Record] = []
-        for line in lines:
-            values = {k: v for k, v in line.items() if k not in ("kind", "accuracy")}
-            if line["kind"] == "client":
-                records[-1].clients.append({k: v for k, v in values.items() if k != "round"})
-                continue
-            for part in ("test", "validation"):
-                values[part] = {rule: Score(**score) for rule, score in values[part].items()}
-            values["shared"] = {rule: Shared(**score) for rule, score in values["shared"].items()}
-            values["failures"] = {int(client): why for client, why in values["failures"].items()}
-            records.append(cls(**values, clients=[]))
-        return records
 
 
 @dataclass
@@ -100,23 +56,23 @@ class Federation:
         self.start()
         while server.round < self.rounds:
             server.round += 1
-            clock = Clock()
-            judged = Judged()
+            clock, failures = Clock(), dict[int, str]()
+            chosen = choose(self.clients, self.fraction, server)
+            judged = Judged(server.classes, server.dim)
             if self.evaluation.when == "before":
                 with clock("evaluate"):
-                    judged = self._evaluate()
+                    self._evaluate(chosen, judged, failures)
 
-            chosen = choose(self.clients, self.fraction, server)
             with clock("train"):
                 jobs = self._jobs("train", chosen)
                 replies = self.engine.map(jobs, self.watch)
             with clock("server"), self._on_server("aggregate"):
-                uploads, failures = self._accept(chosen, replies)
+                uploads = self._accept(chosen, replies, failures)
                 method.aggregate(server, uploads)
 
             if self.evaluation.when == "after":
                 with clock("evaluate"):
-                    judged = self._evaluate()
+                    self._evaluate(chosen, judged, failures)
 
             yield Record(
                 round=server.round,
@@ -124,24 +80,37 @@ class Federation:
                 loss=_mean([r.metrics["loss"] for r in replies if "loss" in r.metrics]),
                 test=judged.scores("test"),
                 validation=judged.scores("validation"),
-                clients=judged.clients(),
-                shared=judged.shared.scores() if judged.shared else {},
+                classes=judged.by_class(),
+                shared=judged.shared(),
                 server=judged.server,
+                geometry=judged.geometry(),
+                values={name: value for name, value in server.memory.items() if isinstance(value, float)},
                 bytes_up=sum(nbytes(r.up) for r in replies),
                 bytes_down=sum(nbytes(j.down) for j in jobs),
-                failures=failures | judged.failures(),
+                failures=failures,
                 cost=clock.seconds,
+                clients=_clients(jobs, replies, judged),
             )
+
+    def look(self) -> Named:
+        """All prototypes as they are now, and one client's features: what a report draws."""
+        found = {}
+        if (known := self.method.prototypes(self.method.broadcast(self.server, 0))) is not None:
+            found = {f"global.{name}": tensor for name, tensor in pack(known).items()}
+        for reply in self.engine.map(self._jobs("look", range(self.clients)), self.watch):
+            parts = {name: t for name, t in reply.up.items() if reply.client == 0 or name.startswith("prototypes")}
+            found |= {f"{reply.client}.{name}": tensor for name, tensor in parts.items()}
+        return found
 
     def _jobs(self, task: Task, clients: Sequence[int]) -> list[Job]:
         with self._on_server("broadcast"):
             return [Job(task, self.server.round, c, pack(self.method.broadcast(self.server, c))) for c in clients]
 
-    def _accept(self, chosen: Sequence[int], replies: Sequence[Reply]) -> tuple[list[Upload[Any]], dict[int, str]]:
-        """Uploads that are as declared, and why the others are not used."""
+    def _accept(self, chosen: Sequence[int], replies: Sequence[Reply], failures: dict[int, str]) -> list[Upload[Any]]:
+        """Uploads that are as declared; ``failures`` gets to know why the others are not used."""
         if [reply.client for reply in replies] != list(chosen):
             raise PayloadError(f"Replies of clients {[r.client for r in replies]} arrived; {list(chosen)} were asked.")
-        uploads, failures = [], {}
+        uploads = []
         for reply in replies:
             try:
                 if reply.error is not None:
@@ -166,29 +135,37 @@ class Federation:
                 f"round {self.server.round}: {len(uploads)} of {len(replies)} clients replied, {self.min_replies} "
                 f"are needed (min_replies).  " + "  ".join(failures.values())
             )
-        return uploads, failures
+        return uploads
 
-    def _evaluate(self) -> Judged:
-        """Judge all clients on their own data, and now and then, with the server's model, on the shared test set."""
-        judged, settings, everyone = Judged(), self.evaluation, range(self.clients)
-        if settings.due(self.server.round, self.rounds):
-            judged.own = self._ask("evaluate", everyone)
-            if self.test is not None:
-                with self._on_server("evaluate"):
-                    judged.server = serve(self.method, self.server, self.test)
-        if self.test is not None and settings.shared_due(self.server.round, self.rounds):
-            judged.shared = Together(self.test.y.cpu())
-            for start in everyone[::GROUP]:
-                for reply in self._ask("answer", everyone[start : start + GROUP]):
-                    judged.shared.add(reply)
-        return judged
+    def _evaluate(self, chosen: Sequence[int], judged: Judged, failures: dict[int, str]) -> None:
+        """Judge clients on their own data, and now and then, with the server's model, on the shared test set."""
+        server, settings = self.server, self.evaluation
+        clients = range(self.clients) if settings.clients == "all" else chosen
+        if settings.due(server.round, self.rounds):
+            self._ask("evaluate", clients, judged.take, failures)
+            with self._on_server("evaluate"):
+                judged.known = self.method.prototypes(self.method.broadcast(server, 0))
+                if self.test is not None:
+                    judged.server = serve(self.method, server, self.test)
+        if self.test is not None and settings.shared_due(server.round, self.rounds):
+            judged.together = Together(self.test.y.cpu(), server.classes)
+            for start in range(0, len(clients), GROUP):
+                self._ask("answer", clients[start : start + GROUP], judged.together.take, failures)
 
-    def _ask(self, task: Task, clients: Sequence[int]) -> list[Reply]:
-        replies = self.engine.map(self._jobs(task, clients), self.watch)
-        for reply in replies:
-            if reply.error is not None and self.failures == "stop":
-                raise ClientError(reply.error)
-        return replies
+    def _ask(self, task: Task, clients: Sequence[int], take: Callable[[Reply], None], failures: dict[int, str]) -> None:
+        """Give each good reply to ``take``, and the reasons against the others to ``failures``."""
+        for reply in self.engine.map(self._jobs(task, clients), self.watch):
+            try:
+                if reply.error is not None:
+                    raise ClientError(reply.error)
+                take(reply)
+            except (ClientError, PayloadError) as error:
+                why = str(error)
+                if isinstance(error, PayloadError):
+                    why = f"client {reply.client}, round {self.server.round}: its evaluation cannot be used: {why}"
+                if self.failures == "stop":
+                    raise ClientError(why) from error
+                failures.setdefault(reply.client, why)
 
     @contextmanager
     def _on_server(self, purpose: str) -> Iterator[None]:
@@ -220,6 +197,17 @@ class Clock:
         started = time.perf_counter()
         yield
         self.seconds[purpose] = self.seconds.get(purpose, 0.0) + time.perf_counter() - started
+
+
+def _clients(jobs: Sequence[Job], replies: Sequence[Reply], judged: Judged) -> list[dict[str, Any]]:
+    """One line for each client that took part or was judged."""
+    found: dict[int, dict[str, Any]] = {
+        job.client: {"loss": reply.metrics.get("loss"), "up": nbytes(reply.up), "down": nbytes(job.down)}
+        for job, reply in zip(jobs, replies, strict=True)
+    }
+    for client, numbers in judged.clients().items():
+        found.setdefault(client, {}).update(numbers)
+    return [{"client": client, **numbers} for client, numbers in sorted(found.items())]
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -24,8 +24,8 @@ Named = dict[str, Tensor]
 class Payload:
     """Base of all that travels.
 
-    A subclass is a frozen dataclass whose fields are tensors, mappings of names to tensors,
-    or payloads; ``None`` where a field says so.
+    A subclass is a frozen dataclass whose fields are tensors, payloads, or mappings of names
+    to either; ``None`` where a field says so.
     """
 
     kinds: ClassVar[dict[str, type[Payload]]] = {}  # by class name; what a checkpoint may hold
@@ -56,8 +56,10 @@ class Payload:
     def check(self, classes: int, dim: int) -> None:
         """Raise :class:`PayloadError` for what no honest sender would send, here or in payloads within."""
         for f in fields(cast(Any, self)):
-            if isinstance(inner := getattr(self, f.name), Payload):
-                inner.check(classes, dim)
+            item = getattr(self, f.name)
+            for inner in item.values() if isinstance(item, Mapping) else [item]:
+                if isinstance(inner, Payload):
+                    inner.check(classes, dim)
         for name, tensor in self.flat().items():
             if tensor.is_complex():
                 raise PayloadError(f"{type(self).__name__}.{name} holds complex numbers.")
@@ -87,6 +89,11 @@ def unpack(kind: type[P], named: Named) -> P | None:
 def nbytes(named: Named) -> int:
     """Exact size of the tensors themselves."""
     return sum(t.numel() * t.element_size() for t in named.values())
+
+
+def halved(named: Named) -> Named:
+    """Floats in half the size, for pictures; not for learning."""
+    return {name: t.half() if t.is_floating_point() else t for name, t in named.items()}
 
 
 def to_bytes(named: Named, **about: object) -> bytes:
@@ -133,5 +140,9 @@ def _build(hint: Any, part: Named, where: str) -> object:
             raise PayloadError(f"{where} must be one tensor; found {sorted(part) or 'nothing'}.")
         return part[""]
     if isinstance(get_origin(hint), type) and issubclass(cast(type, get_origin(hint)), Mapping):
-        return dict(part)
+        kind = get_args(hint)[1]
+        if kind is Tensor:
+            return dict(part)
+        keys = dict.fromkeys(name.partition(".")[0] for name in part)
+        return {k: _build(kind, {n: part[v] for n, v in _below(k, part).items()}, f"{where}.{k}") for k in keys}
     return cast("type[Payload]", hint).from_flat(part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -48,6 +49,19 @@ class Recipe:
 
     def size(self, client: int) -> int:
         return len(self.data.shares[client].train)
+
+    def describe(self) -> dict[str, Any]:
+        """The first line of a run's metrics: what each client has, in numbers of samples by class."""
+        counts = {part: self.data.class_counts(part).tolist() for part in ("train", "validation", "test")}
+        clients = [
+            {
+                "client": client,
+                "architecture": self.members[client % len(self.members)].architecture,
+                **{part: rows[client] for part, rows in counts.items()},
+            }
+            for client in range(len(self.data.shares))
+        ]
+        return {"kind": "data", "round": 0, "classes": list(self.data.dataset.names), "clients": clients}
 
     def __call__(self, id: int, streams: Streams) -> Client:
         share = self.data.shares[id]

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from protea import evaluation
 from protea.client import Client
 from protea.engines import Job, Reply
 from protea.errors import ProteaError
+from protea.evaluation.examine import examine, shared_answers, snapshot
 from protea.method import Method
 from protea.payload import pack, unpack
 from protea.rng import Streams
@@ -27,8 +27,11 @@ Build = Callable[[int, Streams], Client]
 class Worker:
     """A method together with the clients that live in this process."""
 
-    def __init__(self, method: Method[Any, Any], build: Build, seed: int, threads: int = 1) -> None:
+    def __init__(
+        self, method: Method[Any, Any], build: Build, seed: int, threads: int = 1, local_prototypes: bool = True
+    ) -> None:
         self.method, self.build, self.rng, self.threads = method, build, Streams(seed), threads
+        self.local_prototypes = local_prototypes  # as one more rule in evaluation
         self.clients: dict[int, Client] = {}
         self.saved: Path | None = None  # where clients not met yet may have left their state
 
@@ -61,9 +64,11 @@ class Worker:
         down = unpack(self.method.down, {name: t.to(client.device) for name, t in job.down.items()})
         with client.rng.default(job.task):
             if job.task == "evaluate":
-                return Reply(client.id, metrics=evaluation.correct(self.method, client, down))
+                return Reply(client.id, pack(examine(self.method, client, down, self.local_prototypes)))
             if job.task == "answer":
-                return Reply(client.id, evaluation.answers(self.method, client, down))
+                return Reply(client.id, shared_answers(self.method, client, down, self.local_prototypes))
+            if job.task == "look":
+                return Reply(client.id, pack(snapshot(client)))
             up = self.method.local_update(client, down)
             loss = {"loss": sum(client.losses) / len(client.losses)} if client.losses else {}
             return Reply(client.id, pack(up), len(client.train), loss)

@@ -307,7 +307,7 @@ OBJECT = "expected is an object of a frozen dataclass, such as"
         (Experiment(data={"public": 3}), f"data is {{'public': 3}}; {OBJECT} Data()."),
         (
             Experiment(training=Evaluation()),
-            f"training is Evaluation(every=1, when='after', shared='last'); {OBJECT} Training().",
+            f"training is {Evaluation()!r}; {OBJECT} Training().",
         ),
         (Experiment(fraction=0.1, min_replies=2), "min_replies is 2, but only 1 of 10 clients take part in a round."),
     ],

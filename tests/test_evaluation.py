@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
 import toy
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn import metrics
 from torch.nn import functional as F
 
 from protea import Prototypes
@@ -10,12 +16,20 @@ from protea.data.samples import Samples
 from protea.engines import Job, Reply
 from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
-from protea.evaluation import Evaluation, Shared, Together, probabilities
+from protea.errors import PayloadError
+from protea.evaluation import Evaluation, Protocol
+from protea.evaluation.examine import Examination, around
+from protea.evaluation.judge import Judged, Score, Shared, Together
+from protea.evaluation.protocols import headline, report
+from protea.evaluation.tally import Tally, probabilities
 from protea.federation import Federation
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
+from protea.payload import pack
+from protea.rng import Streams
 from protea.worker import Worker
 
+RULES = ["method", "head", "head_own", "global_prototypes", "global_prototypes_own", "local_prototypes"]
 TEST = Samples(toy.BLOBS, toy.TEST)
 
 
@@ -38,24 +52,24 @@ def test_the_ensemble_is_the_largest_mean_probability():
         1: torch.tensor([[0.6, 0.4], [0.2, 0.8]]),
         2: torch.tensor([[0.0, 1.0], [0.5, 0.5]]),
     }
-    together = Together(labels)
+    together = Together(labels, 2)
     for client, chances in said.items():
-        together.add(Reply(client, {"head": chances}))
+        together.take(Reply(client, {"head": chances}))
     assert together.scores() == {"head": Shared(ensemble=1.0, clients=pytest.approx((0.5 + 0.0 + 1.0) / 3))}
     assert together.alone == {0: {"head": 0.5}, 1: {"head": 0.0}, 2: {"head": 1.0}}
 
 
 def test_a_rule_that_some_clients_lack_has_no_ensemble():
-    together = Together(torch.tensor([0]))
-    together.add(Reply(0, {"head": torch.tensor([[1.0, 0.0]]), "method": torch.tensor([[1.0, 0.0]])}))
-    together.add(Reply(1, {"head": torch.tensor([[1.0, 0.0]])}))
+    together = Together(torch.tensor([0]), 2)
+    together.take(Reply(0, {"head": torch.tensor([[1.0, 0.0]]), "method": torch.tensor([[1.0, 0.0]])}))
+    together.take(Reply(1, {"head": torch.tensor([[1.0, 0.0]])}))
     assert set(together.scores()) == {"head"}
 
 
 def test_clients_answer_the_shared_test_set_by_every_rule():
     federation = run()
     *_, record = federation.run()
-    assert set(record.shared) == {"method", "head", "global_prototypes", "global_prototypes_own"}
+    assert list(record.shared) == list(record.test) == RULES
     worker = federation.engine.worker  # type: ignore[attr-defined]
     x, y = TEST.batch(torch.arange(len(TEST)))
     with torch.no_grad():
@@ -72,16 +86,16 @@ def test_a_client_without_any_score_leaves_the_decision_to_others():
 
 
 def test_a_client_that_cannot_answer_is_left_out_and_on_record():
-    def script(job: Job) -> Reply | Prototypes:
-        if job.task == "train":
-            return Prototypes(torch.ones(toy.CLASSES, toy.DIM), torch.ones(toy.CLASSES))
+    def judge(job: Job) -> Reply:
         if job.task == "answer" and job.client == 1:
             return Reply(1, error="out of memory")
-        return Reply(job.client, {"head": F.one_hot(TEST.y, toy.CLASSES).float()} if job.task == "answer" else {})
+        answers = {0: F.one_hot(TEST.y, toy.CLASSES).float(), 2: torch.ones(3, toy.CLASSES)}
+        return Reply(job.client, {"head": answers[job.client]} if job.task == "answer" else {})
 
-    loop = Federation(FedProto(), Scripted(script), toy.server(), clients=3, rounds=1, failures="skip", test=TEST)
-    (record,) = loop.run()
-    assert record.failures == {1: "out of memory"}
+    engine = Scripted(lambda job: Prototypes(torch.ones(toy.CLASSES, toy.DIM), torch.ones(toy.CLASSES)), judge)
+    (record,) = Federation(FedProto(), engine, toy.server(), clients=3, rounds=1, failures="skip", test=TEST).run()
+    assert record.failures[1] == "out of memory"
+    assert "its evaluation cannot be used: (3, 6) answers on the shared test set by 'head'" in record.failures[2]
     assert record.shared == {"head": Shared(1.0, 1.0)}
 
 
@@ -95,3 +109,157 @@ def test_a_server_without_a_model_has_no_accuracy():
     worker = Worker(Local(), toy.build, seed=1)
     (record,) = Federation(Local(), Inline(worker), toy.server(), toy.CLIENTS, 1, test=TEST).run()
     assert record.server == {}
+
+
+LABELS = torch.tensor([0, 0, 0, 1, 1, 2])
+ANSWERS = torch.tensor([0, 0, 1, 1, 2, 1])
+
+
+def scores(answers: torch.Tensor, classes: int, height: float = 1.0) -> torch.Tensor:
+    return height * F.one_hot(answers, classes).float()
+
+
+def test_measures_by_hand():
+    """Class 0: 2 of 3, class 1: 1 of 2, class 2: 0 of 1, class 3: never there."""
+    tally = Tally.of(scores(ANSWERS, 4), LABELS)
+    assert (tally.samples.tolist(), tally.hits.tolist(), tally.answers.tolist()) == (
+        [3, 2, 1, 0], [2, 1, 0, 0], [2, 3, 1, 0],
+    )  # fmt: skip
+    assert tally.accuracy == 0.5
+    assert tally.by_class == [pytest.approx(2 / 3), 0.5, 0.0, None]
+    assert tally.balanced == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    assert tally.macro_f1 == pytest.approx((4 / 5 + 2 / 5 + 0) / 3)
+    certainty = math.e / (math.e + 3)  # of every answer
+    assert tally.calibration == pytest.approx(abs(certainty - 0.5))
+
+
+def test_certain_and_right_is_calibrated_and_certain_and_wrong_is_not():
+    right = Tally.of(scores(LABELS, 3, 100.0), LABELS)
+    wrong = Tally.of(scores((LABELS + 1) % 3, 3, 100.0), LABELS)
+    assert right.calibration == pytest.approx(0.0) and wrong.calibration == pytest.approx(1.0)
+
+
+@given(st.integers(0, 2**31), st.integers(2, 6), st.integers(1, 60))
+def test_measures_are_those_of_scikit_learn(seed: int, classes: int, samples: int):
+    g = torch.Generator().manual_seed(seed)
+    said, labels = torch.randn(samples, classes, generator=g), torch.randint(classes, (samples,), generator=g)
+    tally, answers = Tally.of(said, labels), said.argmax(1)
+    assert tally.accuracy == pytest.approx(metrics.accuracy_score(labels, answers))
+    assert tally.macro_f1 == pytest.approx(metrics.f1_score(labels, answers, average="macro"))
+    assert tally.balanced == pytest.approx(
+        metrics.recall_score(labels, answers, average="macro", labels=labels.unique())
+    )
+    first = samples // 2
+    if first > 0:
+        parts = Tally.of(said[:first], labels[:first]) + Tally.of(said[first:], labels[first:])
+        assert parts.accuracy == tally.accuracy and parts.calibration == pytest.approx(tally.calibration)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hits", torch.tensor([4, 0, 0])),
+        ("samples", torch.tensor([-1, 2, 1])),
+        ("answers", torch.tensor([1.0, 2.0, 3.0])),
+        ("hits", torch.tensor([0, 0])),
+        ("certain", torch.zeros(3, 2)),
+    ],
+)
+def test_a_tally_that_cannot_be_is_refused(name: str, value: torch.Tensor):
+    tally = Tally.of(scores(ANSWERS, 3), LABELS)
+    tally.check(3, 1)
+    with pytest.raises(PayloadError):
+        replace(tally, **{name: value}).check(3, 1)
+
+
+@dataclass(frozen=True)
+class Round:
+    round: int
+    test: dict[str, Score]
+    validation: dict[str, Score]
+
+
+def score(value: float) -> dict[str, Score]:
+    return {"method": Score(value, value, value, value, 0.0)}
+
+
+ROUNDS = [
+    Round(i + 1, score(test), score(validation))
+    for i, (test, validation) in enumerate([(0.2, 0.1), (0.9, 0.5), (0.5, 0.7), (0.4, 0.6), (0.6, 0.2), (0.7, 0.3)])
+]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "rounds", "accuracy"),
+    [
+        ("final", [6], 0.7),
+        ("last5", [2, 3, 4, 5, 6], 0.62),
+        ("best", [2], 0.9),
+        ("validation", [3], 0.5),
+    ],
+)
+def test_protocols_report_different_rounds(protocol: Protocol, rounds: list[int], accuracy: float):
+    found = report([*ROUNDS[:2], Round(99, {}, {}), *ROUNDS[2:]], protocol)  # a round without evaluation
+    assert found is not None
+    assert found.rounds == rounds and found.test["method"].weighted == pytest.approx(accuracy)
+
+
+def test_without_validation_data_the_final_round_is_reported():
+    blind = [replace(each, validation={}) for each in ROUNDS]
+    found = headline(blind, "validation")
+    assert found is not None and (found.protocol, found.rounds) == ("final", [6])
+    assert headline([], "best") is None
+
+
+def test_only_participants_are_judged_if_so_wished():
+    worker = Worker(FedProto(), toy.build, seed=1)
+    plan = Evaluation(clients="participants")
+    loop = Federation(FedProto(), Inline(worker), toy.server(), toy.CLIENTS, 4, 0.5, evaluation=plan, test=TEST)
+    for record in loop.run():
+        assert {line["client"] for line in record.clients} == set(record.participants)
+
+
+def test_margins_and_spreads_by_hand():
+    """Two classes at distance 4 on the first client, 2 on the second; the global ones at 1."""
+    judged = Judged(classes=3, dim=1)
+    for client, apart in ((0, 4.0), (1, 2.0)):
+        own = Prototypes(torch.tensor([[0.0], [apart], [0.0]]), torch.tensor([1.0, 1.0, 0.0]))
+        space = around(own, torch.tensor([[1.0], [apart - 2], [7.0]]), torch.tensor([0, 1, 2]))
+        judged.take(Reply(client, pack(Examination({}, space))))
+    judged.known = Prototypes(torch.tensor([[0.0], [1.0], [5.0]]), torch.ones(3))
+    found = judged.geometry()
+    assert found is not None
+    assert found.margins == [1.0, 1.0, 4.0] and found.widest == [4.0, 4.0, 0.0]
+    assert found.shrinkage == pytest.approx(0.25)  # class 2 is on no client
+    assert (found.inter, found.intra) == (3.0, 1.5)
+
+
+def test_what_a_report_draws_is_all_prototypes_and_one_clients_features():
+    loop = run()
+    list(loop.run())
+    seen = loop.look()
+    assert seen["global.vectors"].shape == (toy.CLASSES, toy.DIM)
+    assert {name.split(".")[0] for name in seen} == {"global", *map(str, range(toy.CLIENTS))}
+    assert [name for name in seen if name.endswith("features")] == ["0.features"]
+
+
+@pytest.mark.parametrize(("snapshots", "rounds"), [(0, 7), (1, 7), (3, 7), (7, 7), (20, 7), (20, 100)])
+def test_snapshots_are_spread_over_the_run(snapshots: int, rounds: int):
+    due = [r for r in range(1, rounds + 1) if Evaluation(snapshots=snapshots).snapshot_due(r, rounds)]
+    assert len(due) == min(snapshots, rounds)
+    assert not due or due[-1] == rounds
+
+
+def test_features_are_computed_once_for_a_state_of_the_model():
+    client = toy.build(0, Streams(1))
+    first = client.features()
+    assert client.features()[0] is first[0]
+    client.fit(lambda x, y: F.cross_entropy(client.model(x), y))
+    second = client.features()
+    assert not torch.equal(first[0], second[0])
+    second[0].zero_()  # a method may do what it likes with what it got
+    assert torch.equal(client.features()[0], client.outputs(client.model.features)[0])
+    with torch.no_grad():
+        client.model.head.weight.add_(1)
+    client.model.load_state_dict(client.model.state_dict())
+    assert torch.equal(client.prototypes().vectors, Prototypes.of(*client.features(), client.classes).vectors)

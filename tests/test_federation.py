@@ -10,10 +10,13 @@ from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
 from protea.errors import ClientError, PayloadError
 from protea.evaluation import Evaluation
-from protea.federation import Federation, Record, choose
+from protea.evaluation.examine import Examination
+from protea.evaluation.tally import Tally
+from protea.federation import Federation, choose
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.payload import pack
+from protea.record import Record
 from protea.worker import Worker
 
 
@@ -23,12 +26,15 @@ def upload(job: Job) -> Prototypes:
     return Prototypes(vectors, torch.ones(toy.CLASSES))
 
 
-def counts(**metrics: float) -> dict[str, float]:
-    return {name.replace("_", "/", 1): value for name, value in metrics.items()}
+def tally(samples: int, hits: int) -> Tally:
+    """All of class 0, and whatever is wrong is answered by class 1."""
+    scores = torch.zeros(samples, toy.CLASSES)
+    scores[:hits, 0] = scores[hits:, 1] = 1.0
+    return Tally.of(scores, torch.zeros(samples, dtype=torch.int64))
 
 
 def test_a_round_goes_down_once_and_up_once():
-    engine, server = Scripted(lambda job: upload(job) if job.task == "train" else None), toy.server()
+    engine, server = Scripted(upload), toy.server()
     records = list(Federation(FedProto(), engine, server, clients=3, rounds=2).run())
     assert [(job.task, job.round, job.client) for job in engine.jobs if job.task == "train"] == [
         ("train", 1, 0), ("train", 1, 1), ("train", 1, 2), ("train", 2, 0), ("train", 2, 1), ("train", 2, 2),
@@ -41,15 +47,15 @@ def test_a_round_goes_down_once_and_up_once():
 
 def test_accuracy_is_weighted_by_samples_and_by_clients():
     """Hits 1 of 1 and 1 of 9: 2/10 of all samples, 5/9 as the mean of clients; a client without samples counts not."""
-    replies = {0: (1.0, 1.0), 1: (9.0, 1.0), 2: (0.0, 0.0)}
+    found = {
+        0: {"test/method": tally(1, 1), "test/head": tally(1, 0)},
+        1: {"test/method": tally(9, 1), "test/head": tally(9, 0)},
+        2: {},
+    }
 
-    def script(job: Job) -> Reply | Prototypes:
-        if job.task == "train":
-            return upload(job)
-        samples, hits = replies[job.client]
-        return Reply(job.client, metrics={"test/samples": samples, "test/method": hits, "test/head": 0.0})
+    engine = Scripted(upload, lambda job: Examination(found[job.client]))
 
-    (record,) = Federation(FedProto(), Scripted(script), toy.server(), clients=3, rounds=1).run()
+    (record,) = Federation(FedProto(), engine, toy.server(), clients=3, rounds=1).run()
     assert record.test["method"].weighted == pytest.approx(0.2) == record.accuracy
     assert record.test["method"].uniform == pytest.approx(5 / 9)
     assert record.test["head"].weighted == 0 and record.validation == {}
@@ -98,18 +104,17 @@ def test_a_failing_client_stops_the_run_or_is_skipped():
 
 
 def test_a_client_that_fails_in_evaluation_is_on_record_too():
-    def script(job: Job) -> Reply | Prototypes:
-        if job.task == "train":
-            return upload(job)
+    def judge(job: Job) -> Reply | Examination:
         if job.client == 1:
             return Reply(1, error="client 1: no test data")
-        return Reply(job.client, metrics={"test/samples": 4.0, "test/method": 3.0})
+        return Examination({"test/method": tally(4, 3)})
 
-    (record,) = Federation(FedProto(), Scripted(script), toy.server(), clients=3, rounds=1, failures="skip").run()
+    engine = Scripted(upload, judge)
+    (record,) = Federation(FedProto(), engine, toy.server(), clients=3, rounds=1, failures="skip").run()
     assert record.failures == {1: "client 1: no test data"} and record.accuracy == 0.75
-    assert [line["client"] for line in record.clients] == [0, 2]
+    assert [line["client"] for line in record.clients if "test/method" in line] == [0, 2]
     with pytest.raises(ClientError, match="no test data"):
-        list(Federation(FedProto(), Scripted(script), toy.server(), clients=3, rounds=1).run())
+        list(Federation(FedProto(), engine, toy.server(), clients=3, rounds=1).run())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ LAYERS = [
     ["experiment"],
     ["config", "runs.checkpoint"],
     ["federation"],
+    ["health"],
+    ["record"],
     ["engines.inline", "engines.processes", "engines.pool", "engines.preload"],
     ["worker", "recipe", "engines.scripted"],
     ["evaluation"],

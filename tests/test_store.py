@@ -21,10 +21,10 @@ from protea.engines import EngineSettings
 from protea.errors import CheckpointError, ConfigError, DataError
 from protea.evaluation import Evaluation
 from protea.experiment import resume, run_path
-from protea.federation import Record
 from protea.methods.fedproto import FedProto
 from protea.methods.fml import FML
 from protea.models import Models
+from protea.record import Record
 from protea.runs import checkpoint
 from protea.runs.store import Run, fresh
 from protea.training import Training
@@ -82,7 +82,8 @@ def test_a_run_leaves_what_is_promised_and_nothing_else(finished: protea.Result)
     path = finished.directory
     assert path is not None
     assert sorted(file.name for file in path.iterdir()) == [
-        "checkpoints", "config.toml", "environment.json", "metrics.jsonl", "partition.json", "summary.json",
+        "checkpoints", "config.toml", "environment.json", "metrics.jsonl", "partition.json", "prototypes",
+        "summary.json",
     ]  # fmt: skip
     assert config.load(path / "config.toml") == SMALL
     assert json.loads((path / "summary.json").read_text()) == finished.summary
@@ -96,13 +97,19 @@ def test_a_run_leaves_what_is_promised_and_nothing_else(finished: protea.Result)
 
 
 def test_metrics_are_a_line_for_each_round_and_for_each_client_evaluated(finished: protea.Result):
-    lines = [json.loads(line) for line in (finished.directory / "metrics.jsonl").read_text().splitlines()]
+    first, *lines = [json.loads(line) for line in (finished.directory / "metrics.jsonl").read_text().splitlines()]
+    assert first["kind"] == "data" and [client["client"] for client in first["clients"]] == [0, 1, 2, 3]
+    assert all(
+        sum(client["train"]) > 0 and len(client["train"]) == len(first["classes"]) for client in first["clients"]
+    )
     assert [line["kind"] for line in lines] == 5 * ["round", *4 * ["client"]]
     assert [line["round"] for line in lines] == [round for round in range(1, 6) for _ in range(5)]
     assert [line["client"] for line in lines[1:5]] == [0, 1, 2, 3]
     assert Record.read(lines) == finished.records
     hits = sum(line["test/method"] for line in lines[-4:]) / sum(line["test/samples"] for line in lines[-4:])
-    assert lines[-5]["accuracy"] == hits == finished.accuracy == finished.summary["accuracy"]
+    assert lines[-5]["accuracy"] == hits == finished.summary["protocols"]["final"]["test"]["method"]["weighted"]
+    chosen = finished.summary["made"]["rounds"][0]
+    assert finished.records[chosen - 1].accuracy == finished.accuracy == finished.summary["accuracy"]
 
 
 def test_equal_runs_differ_in_their_cost_and_in_nothing_else(finished: protea.Result, tmp_path: Path):

@@ -11,7 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from protea.payload import Named
 
-Task = Literal["train", "evaluate", "answer"]  # the last: the shared test set
+Task = Literal["train", "evaluate", "answer", "look"]  # answer: the shared test set; look: show prototypes
 
 
 @dataclass(frozen=True)

@@ -132,8 +132,7 @@ def serve(pipe: Connection) -> None:
                 folder, sys.path[:] = what
                 os.chdir(folder)
             elif verb == "open":
-                method, build, seed, threads = what
-                worker = Worker(method, build, seed, threads)
+                worker = Worker(*what)
             elif verb == "close":
                 worker = None
             elif worker is not None:

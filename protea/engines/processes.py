@@ -42,7 +42,7 @@ class Processes:
             build = lend(Path(self.folder.name)) if lend else worker.build
             for process in self.pool:
                 process.ask("move", (Path.cwd(), sys.path))  # it may have been started elsewhere
-                process.ask("open", (worker.method, build, worker.rng.root, worker.threads))
+                process.ask("open", (worker.method, build, worker.rng.root, worker.threads, worker.local_prototypes))
         except (PicklingError, AttributeError, TypeError) as error:
             self.close()
             raise ConfigError(

@@ -16,20 +16,21 @@ Script = Callable[[Job], Payload | Reply | None]
 
 
 class Scripted:
-    """Answers each job with what ``script(job)`` says: an upload, or a whole reply.
+    """Answers each job to train with what ``script(job)`` says: an upload, or a whole reply.
 
+    Any other job, such as to evaluate, is for ``judge(job)``; without one nothing is found.
     ``jobs`` keeps what was asked, in order.
     """
 
-    def __init__(self, script: Script, samples: int = 1) -> None:
-        self.script, self.samples = script, samples
+    def __init__(self, script: Script, judge: Script | None = None, *, samples: int = 1) -> None:
+        self.script, self.judge, self.samples = script, judge or (lambda job: None), samples
         self.jobs: list[Job] = []
 
     def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
         replies = []
         for job in sorted(jobs, key=lambda job: job.client):
             self.jobs.append(job)
-            said = self.script(job)
+            said = self.script(job) if job.task == "train" else self.judge(job)
             replies.append(said if isinstance(said, Reply) else Reply(job.client, pack(said), self.samples))
             watch(replies[-1])
         return replies

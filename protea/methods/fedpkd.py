@@ -60,8 +60,8 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
     balance: Share = 0.5  # of teacher against prototypes, on the server
     server_epochs: PositiveInt = 10
     server_batch: PositiveInt = 32
-    server_lr: PositiveFloat = 0.01
-    server_optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    server_lr: PositiveFloat = 0.001
+    server_optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     answer: Literal["head", "global"] = "head"  # or the nearest global prototype
 
     needs = Needs(public_data=True, server_model=True)
@@ -89,7 +89,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
 
         client.fit(loss)
         logits, _ = client.outputs(client.model, client.public)
-        return DualKnowledge(Prototypes.of(*client.features(), client.classes), logits)
+        return DualKnowledge(client.prototypes(), logits)
 
     def study(self, student: Tensor, teacher: Tensor) -> Tensor:
         """Eq. 14: learn the teacher's scores, and the labels these give (Eq. 13)."""

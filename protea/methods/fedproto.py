@@ -70,7 +70,7 @@ class FedProto(Method[Prototypes, Prototypes]):
         return local
 
     def local_prototypes(self, client: Client) -> Prototypes:
-        return Prototypes.of(*client.features(), client.classes)  # Eq. 3
+        return client.prototypes()  # Eq. 3
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
         mean = Prototypes.mean([u.payload for u in uploads], self.average)  # Eq. 6

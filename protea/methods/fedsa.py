@@ -91,7 +91,7 @@ class FedSA(Method[AnchorsAndMeans, Prototypes]):
         if self.taken == "during":
             local = during.prototypes()
         else:
-            local = Prototypes.of(*client.features(), client.classes)  # Eq. 2
+            local = client.prototypes()  # Eq. 2
         client.memory["margin"] = average_margin(local, self.margin)
         return local
 

@@ -3,8 +3,9 @@
     config.toml        the full resolved config; run it again with this file alone
     environment.json   versions, machine, threads
     partition.json     who has which samples
-    metrics.jsonl      one line per round and one per client evaluation; append-only
+    metrics.jsonl      a line on the data, then one per round and one per client in it; append-only
     summary.json       the headline numbers, once the run has ended
+    prototypes/        000040.safetensors: all prototypes after some rounds, for the report
     checkpoints/       000040/{server,client-007}.safetensors + state.json
 
 This module knows files and plain values, and nothing of learning.
@@ -99,6 +100,14 @@ class Run:
             kept.append(text)
         write_text(self.metrics_path, "".join(kept))
 
+    def keep_snapshot(self, round: int, content: bytes) -> None:
+        (self.path / "prototypes").mkdir(exist_ok=True)
+        write_bytes(self.path / "prototypes" / f"{round:06d}.safetensors", content)
+
+    def snapshots(self) -> dict[int, Path]:
+        """By round."""
+        return {int(path.stem): path for path in sorted((self.path / "prototypes").glob("[0-9]*.safetensors"))}
+
     def finish(self, summary: Mapping[str, Any]) -> None:
         write_json(self.path / "summary.json", summary)
 
@@ -116,14 +125,18 @@ def fresh(parent: Path, name: str) -> Path:
     return path
 
 
-def write_text(path: Path, text: str) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     """Write under a temporary name, then rename: a reader never sees half a file."""
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with partial.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

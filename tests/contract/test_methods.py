@@ -118,7 +118,7 @@ def test_it_holds_no_state(method: Method[Any, Any]) -> None:
 def test_it_survives_a_missing_reply(method: Method[Any, Any], tmp_path: Path) -> None:
     result = play(method, Forgetful, tmp_path / "run", failures="skip")
     first = result["records"][0]
-    assert first["failures"] == {"2": "client 2 did not answer"}
+    assert first["failures"] == {2: "client 2 did not answer"}
     assert result["records"][-1]["round"] == 2
 
 

@@ -17,7 +17,7 @@ from protea import Prototypes, Server, SplitModel, Upload
 from protea.data.samples import Samples
 from protea.engines.inline import Inline
 from protea.errors import PayloadError, ProteaError
-from protea.evaluation import serve
+from protea.evaluation.examine import serve
 from protea.federation import Federation
 from protea.methods.fedpkd import DualKnowledge, FedPKD, distances, divergence, nearest
 from protea.methods.fedprotokd import FedProtoKD

@@ -43,6 +43,7 @@ def test_head_without_hidden_layers_is_one_linear_layer():
 
 
 def test_scores_of_a_deep_head_can_be_negative():
+    torch.manual_seed(0)
     head = make_head(4, (8, 6), 3)
     assert [type(layer).__name__ for layer in head] == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
     assert (head(torch.randn(200, 4)) < 0).any()

@@ -1,0 +1,126 @@
+"""One pass over data, for every rule at once: what a client finds about itself, and a server about its model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from protea import geometry
+from protea.client import LOOK, Client
+from protea.data.samples import Samples
+from protea.evaluation import rules
+from protea.evaluation.tally import Tally, probabilities
+from protea.method import Method
+from protea.payload import Payload
+from protea.prototypes import Prototypes
+from protea.server import Server
+
+SHOWN = 300  # of a client's features are in a snapshot
+
+
+@dataclass(frozen=True)
+class Space(Payload):
+    """How a client's classes lie in the space of its features."""
+
+    margins: Tensor  # (classes,) from a class's prototype to the nearest other; 0 where there is none
+    inter: Tensor  # mean distance of two prototypes
+    intra: Tensor  # mean distance of test samples to the prototype of their class
+
+
+@dataclass(frozen=True)
+class Snapshot(Payload):
+    """What a report shows of a client: its prototypes, and some of its test samples."""
+
+    prototypes: Prototypes
+    features: Tensor  # (samples, dim)
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Examination(Payload):
+    """What one evaluation of a client found."""
+
+    tallies: Mapping[str, Tally]  # by part and rule: "test/head"
+    space: Space | None = None
+
+
+@torch.no_grad()
+def examine(method: Method[Any, Any], client: Client, down: Any, local: bool = True) -> Examination:
+    """What the client answers on its test and validation samples, and where their features lie."""
+    client.rest()
+    ways = rules.of_client(method, client, down, local)
+    tallies: dict[str, Tally] = {}
+    space = None
+    for part, data in (("test", client.test), ("validation", client.validation)):
+        if data is None or not len(data):
+            continue
+        said = answers(client, data, {**ways, "features": client.model.features})
+        features = said.pop("features")
+        tallies |= {f"{part}/{rule}": Tally.of(scores, data.y) for rule, scores in said.items()}
+        if part == "test" and local:
+            space = around(client.prototypes(), features, data.y)
+    return Examination(tallies, space)
+
+
+def around(prototypes: Prototypes, features: Tensor, labels: Tensor) -> Space | None:
+    """How features lie around the prototypes of their classes; None where there are not two of these."""
+    points = prototypes.vectors[prototypes.present]
+    if len(points) < 2:
+        return None
+    known = prototypes.present[labels]
+    away: Tensor = torch.linalg.vector_norm((features - prototypes.vectors[labels])[known], dim=1)
+    margins = geometry.margins(prototypes.vectors, prototypes.present)
+    return Space(
+        margins=margins.masked_fill(margins.isinf(), 0.0),
+        inter=F.pdist(points).mean(),
+        intra=away.mean() if len(away) else away.sum(),
+    )
+
+
+@torch.no_grad()
+def shared_answers(method: Method[Any, Any], client: Client, down: Any, local: bool = True) -> dict[str, Tensor]:
+    """Every rule's class probabilities for the shared test set, ``(samples, classes)``; nothing where there is none."""
+    if client.shared_test is None:
+        return {}
+    client.rest()
+    ways = rules.of_client(method, client, down, local)
+    return {rule: probabilities(scores) for rule, scores in answers(client, client.shared_test, ways).items()}
+
+
+def answers(client: Client, data: Samples, ways: dict[str, rules.Rule]) -> dict[str, Tensor]:
+    """Scores of every rule, from one pass through the model."""
+    found: dict[str, list[Tensor]] = {rule: [] for rule in ways}
+    for x, _ in client.batches(data):
+        with client.model.remembering():
+            for rule, answer in ways.items():
+                found[rule].append(answer(x))
+    return {rule: torch.cat(parts) for rule, parts in found.items()}
+
+
+@torch.no_grad()
+def snapshot(client: Client) -> Snapshot:
+    data = client.train if client.test is None or not len(client.test) else client.test
+    z, y = client.outputs(client.model.features, data.only(torch.arange(min(SHOWN, len(data)))))
+    return Snapshot(client.prototypes(), z, y)
+
+
+@torch.no_grad()
+def serve(method: Method[Any, Any], server: Server, test: Samples) -> dict[str, float]:
+    """Accuracy on the shared test set of the server's own model, if it has one, by rule."""
+    model = method.server_model(server)
+    if model is None:
+        return {}
+    model.eval()
+    ways = rules.of_server(method, server, model)
+    hits = dict.fromkeys(ways, 0)
+    for rows in torch.arange(len(test)).split(LOOK):
+        x, y = test.batch(rows)
+        with model.remembering():
+            for rule, answer in ways.items():
+                hits[rule] += int((answer(x).argmax(1) == y).sum())
+    return {rule: count / len(test) for rule, count in hits.items()}

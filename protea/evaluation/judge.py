@@ -1,0 +1,173 @@
+"""From what clients found to a round's scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from protea import geometry
+from protea.engines import Reply
+from protea.errors import PayloadError
+from protea.evaluation.examine import Examination
+from protea.evaluation.tally import Tally
+from protea.prototypes import Prototypes
+
+
+@dataclass(frozen=True)
+class Score:
+    """One rule on one part of all clients' data."""
+
+    weighted: float  # accuracy, every sample counting once
+    uniform: float  # accuracy, every client that has samples counting once
+    balanced: float  # over all clients' samples: mean of the accuracies on each class
+    macro_f1: float
+    calibration: float  # error; 0 is best
+
+    @classmethod
+    def of(cls, tallies: Sequence[Tally]) -> Self:
+        everything = sum(tallies[1:], start=tallies[0])
+        return cls(
+            everything.accuracy,
+            sum(tally.accuracy for tally in tallies) / len(tallies),
+            everything.balanced,
+            everything.macro_f1,
+            everything.calibration,
+        )
+
+    @classmethod
+    def mean(cls, scores: Sequence[Score]) -> Self:
+        rows = [asdict(score) for score in scores]
+        return cls(**{name: sum(row[name] for row in rows) / len(rows) for name in rows[0]})
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One rule's accuracy on the shared test set."""
+
+    ensemble: float  # of all clients together: the class whose mean probability is largest
+    clients: float  # of a client alone, mean over clients
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where prototypes lie.  A class that is not there has the margin 0."""
+
+    margins: list[float]  # of the global prototypes: each class to the nearest other; empty if there are none
+    widest: list[float]  # the same of whichever client has the largest
+    shrinkage: float | None  # global margins as a share of the widest, mean over classes that have both
+    inter: float | None  # distance of two prototypes of a client, mean over pairs and clients
+    intra: float | None  # distance of a client's test samples to their prototype, mean over clients
+
+
+class Judged:
+    """What one evaluation found, gathered reply by reply."""
+
+    def __init__(self, classes: int, dim: int) -> None:
+        self.classes, self.dim = classes, dim
+        self.examined: dict[int, Examination] = {}
+        self.together: Together | None = None
+        self.server: dict[str, float] = {}
+        self.known: Prototypes | None = None  # the global ones
+
+    def take(self, reply: Reply) -> None:
+        """A client's examination."""
+        found = Examination.from_flat(reply.up)
+        found.check(self.classes, self.dim)
+        self.examined[reply.client] = found
+
+    def scores(self, part: str) -> dict[str, Score]:
+        """Of every rule that all clients have; none for a part that no client has samples of."""
+        prefix = f"{part}/"
+        found = [
+            {name.removeprefix(prefix): tally for name, tally in each.tallies.items() if name.startswith(prefix)}
+            for each in self.examined.values()
+        ]
+        found = [tallies for tallies in found if tallies]
+        rules = [rule for rule in found[0] if all(rule in tallies for tallies in found)] if found else []
+        return {rule: Score.of([tallies[rule] for tallies in found]) for rule in rules}
+
+    def by_class(self, part: str = "test", rule: str = "method") -> dict[str, list[int]]:
+        """All clients' samples, hits and answers by class."""
+        name = f"{part}/{rule}"
+        tallies = [each.tallies[name] for each in self.examined.values() if name in each.tallies]
+        if not tallies:
+            return {}
+        everything = sum(tallies[1:], start=tallies[0])
+        return {counted: getattr(everything, counted).tolist() for counted in ("samples", "hits", "answers")}
+
+    def geometry(self) -> Geometry | None:
+        spaces = [each.space for each in self.examined.values() if each.space is not None]
+        margins = torch.zeros(self.classes)
+        if self.known is not None:
+            margins = geometry.margins(self.known.vectors, self.known.present).cpu()
+            margins = margins.masked_fill(margins.isinf(), 0.0)
+        if not spaces:
+            return Geometry(margins.tolist(), [], None, None, None) if self.known is not None else None
+        widest = torch.stack([space.margins for space in spaces]).amax(0).cpu()
+        both = (margins > 0) & (widest > 0)
+        return Geometry(
+            margins=margins.tolist() if self.known is not None else [],
+            widest=widest.tolist(),
+            shrinkage=float((margins[both] / widest[both]).mean()) if both.any() else None,
+            inter=sum(float(space.inter) for space in spaces) / len(spaces),
+            intra=sum(float(space.intra) for space in spaces) / len(spaces),
+        )
+
+    def shared(self) -> dict[str, Shared]:
+        return self.together.scores() if self.together else {}
+
+    def clients(self) -> dict[int, dict[str, Any]]:
+        """Each client's numbers: of every rule the hits, of the method's own those by class too."""
+        found: dict[int, dict[str, Any]] = {}
+        for client, each in self.examined.items():
+            values: dict[str, Any] = {}
+            for name, tally in each.tallies.items():
+                part, rule = name.split("/")
+                values[f"{part}/samples"] = len(tally)
+                values[name] = int(tally.hits.sum())
+                if rule == "method":
+                    there = tally.samples.nonzero().squeeze(1).tolist()
+                    values[f"{part}/classes"] = {str(c): [int(tally.hits[c]), int(tally.samples[c])] for c in there}
+            if each.space is not None:
+                values |= {"inter": float(each.space.inter), "intra": float(each.space.intra)}
+            found[client] = values
+        for client, alone in (self.together.alone if self.together else {}).items():
+            found.setdefault(client, {}).update({f"shared/{rule}": value for rule, value in alone.items()})
+        return found
+
+
+class Together:
+    """Adds up what clients say of the shared test set, one after another."""
+
+    def __init__(self, labels: Tensor, classes: int) -> None:
+        self.labels, self.classes = labels, classes
+        self.chances: dict[str, Tensor] = {}  # by rule, the sum of all clients' probabilities
+        self.alone: dict[int, dict[str, float]] = {}  # accuracy by client and rule
+
+    def take(self, reply: Reply) -> None:
+        expected = (len(self.labels), self.classes)
+        for rule, chances in reply.up.items():
+            if tuple(chances.shape) != expected or not torch.isfinite(chances).all():
+                raise PayloadError(
+                    f"{tuple(chances.shape)} answers on the shared test set by {rule!r}, expected are {expected} "
+                    f"probabilities."
+                )
+        for rule, chances in reply.up.items():
+            self.chances[rule] = self.chances[rule] + chances if rule in self.chances else chances
+        self.alone[reply.client] = {rule: self._accuracy(chances) for rule, chances in reply.up.items()}
+
+    def scores(self) -> dict[str, Shared]:
+        """Of every rule that all clients have."""
+        found = {}
+        for rule, chances in self.chances.items():
+            alone = [of[rule] for of in self.alone.values() if rule in of]
+            if len(alone) == len(self.alone):
+                found[rule] = Shared(self._accuracy(chances), sum(alone) / len(alone))
+        return found
+
+    def _accuracy(self, chances: Tensor) -> float:
+        return int((chances.argmax(1) == self.labels).sum()) / len(self.labels)

@@ -1,0 +1,99 @@
+"""What one rule answered, as counts: every measure follows from these, for one client or for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from protea.errors import PayloadError
+from protea.payload import Payload
+
+BINS = 15  # of certainty, for the calibration error
+
+
+@dataclass(frozen=True)
+class Tally(Payload):
+    """Counts over some samples.  Tallies add up."""
+
+    samples: Tensor  # (classes,) how many there are of each class
+    hits: Tensor  # (classes,) how many of these were answered right
+    answers: Tensor  # (classes,) how often each class was the answer
+    certain: Tensor  # (3, BINS) by certainty of the answer: answers, sum of certainties, hits
+
+    @classmethod
+    def empty(cls, classes: int) -> Self:
+        nothing = torch.zeros(classes, dtype=torch.int64)
+        return cls(nothing, nothing, nothing, torch.zeros(3, BINS, dtype=torch.float64))
+
+    @classmethod
+    def of(cls, scores: Tensor, labels: Tensor) -> Self:
+        """Scores are ``(samples, classes)``; the answer is the largest, its certainty the softmax there."""
+        classes = scores.shape[1]
+        answers = scores.argmax(1)
+        right = answers == labels
+        certainty = probabilities(scores).gather(1, answers.unsqueeze(1)).squeeze(1).double()
+        place = (certainty * BINS).long().clamp(max=BINS - 1)
+        certain = torch.zeros(3, BINS, dtype=torch.float64, device=scores.device)
+        for row, values in enumerate((torch.ones_like(certainty), certainty, right.double())):
+            certain[row].index_add_(0, place, values)
+        return cls(
+            labels.bincount(minlength=classes).cpu(),
+            labels[right].bincount(minlength=classes).cpu(),
+            answers.bincount(minlength=classes).cpu(),
+            certain.cpu(),
+        )
+
+    def check(self, classes: int, dim: int) -> None:
+        super().check(classes, dim)
+        counts = (self.samples, self.hits, self.answers)
+        if any(t.shape != (classes,) or t.dtype != torch.int64 for t in counts) or self.certain.shape != (3, BINS):
+            raise PayloadError(f"A tally arrived that is not one of {classes} classes.")
+        if any((t < 0).any() for t in (*counts, self.certain)) or (self.hits > torch.minimum(*counts[::2])).any():
+            raise PayloadError("A tally arrived with counts below zero, or with more hits than samples or answers.")
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.samples + other.samples,
+            self.hits + other.hits,
+            self.answers + other.answers,
+            self.certain + other.certain,
+        )
+
+    def __len__(self) -> int:
+        return int(self.samples.sum())
+
+    @property
+    def accuracy(self) -> float:
+        return int(self.hits.sum()) / len(self)
+
+    @property
+    def by_class(self) -> list[float | None]:
+        """The accuracy on each class; None where there are no samples of it."""
+        return [hit / n if n else None for hit, n in zip(self.hits.tolist(), self.samples.tolist(), strict=True)]
+
+    @property
+    def balanced(self) -> float:
+        """Mean of the accuracies on each class that there are samples of."""
+        there = [value for value in self.by_class if value is not None]
+        return sum(there) / len(there)
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 of the classes that there are samples of, or that were an answer."""
+        both = self.samples + self.answers
+        f1 = 2 * self.hits.double() / both.clamp(min=1)
+        return float(f1[both > 0].mean())
+
+    @property
+    def calibration(self) -> float:
+        """Expected calibration error: how far certainty is from accuracy, over equal bins of certainty."""
+        _, certainty, right = self.certain
+        return float((right - certainty).abs().sum()) / len(self)
+
+
+def probabilities(scores: Tensor) -> Tensor:
+    """Softmax of scores; where no class has a score at all, each is as likely."""
+    return scores.masked_fill(scores.isneginf().all(1, keepdim=True), 0.0).softmax(1)

@@ -1,0 +1,65 @@
+"""Signs that a run is not well, said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protea.record import Record
+
+NEAR = 0.01  # of accuracy
+COLLAPSED = 0.01  # largest margin of global prototypes, as a share of the spread of a client's class
+
+
+def warnings(records: Sequence[Record], majority: float | None, names: Sequence[str]) -> list[str]:
+    """What a careful reader of the records would ask about."""
+    scored = [record for record in records if record.test]
+    if not scored:
+        return []
+    last = scored[-1]
+    found = [at_majority(last, majority), nobody_answers(last, names), collapsed(last), *not_falling(records)]
+    return [warning for warning in found if warning is not None]
+
+
+def at_majority(last: Record, majority: float | None) -> str | None:
+    accuracy = last.accuracy
+    if majority is None or accuracy is None or accuracy > majority + NEAR:
+        return None
+    return (
+        f"Accuracy is {accuracy:.1%}; always answering a client's commonest class has {majority:.1%}.  Nothing was "
+        f"learned beyond that: try more rounds, another training.lr, or look at the rule by head."
+    )
+
+
+def nobody_answers(last: Record, names: Sequence[str]) -> str | None:
+    if not last.classes:
+        return None
+    pairs = zip(last.classes["samples"], last.classes["answers"], strict=True)
+    missing = [names[c] for c, (samples, answers) in enumerate(pairs) if samples and not answers]
+    if not missing:
+        return None
+    shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+    return f"No client ever answers {shown}, though there are test samples of it."
+
+
+def collapsed(last: Record) -> str | None:
+    lie = last.geometry
+    if lie is None or not lie.margins or lie.intra is None or not any(lie.widest):
+        return None
+    if max(lie.margins) > COLLAPSED * lie.intra:
+        return None
+    return (
+        f"Global prototypes lie at one point: no two are more than {max(lie.margins):.2g} apart, where samples of a "
+        f"class are {lie.intra:.2g} from their prototype."
+    )
+
+
+def not_falling(records: Sequence[Record]) -> list[str | None]:
+    """Losses of the server that are no lower at the end than in the round they first appeared in."""
+    found: list[str | None] = []
+    for name in records[-1].values:
+        values = [record.values[name] for record in records if name in record.values]
+        if "loss" in name and len(values) >= 5 and values[-1] >= values[0]:
+            found.append(
+                f"The server's {name} did not fall: {values[0]:.3g} at first, {values[-1]:.3g} in the last round."
+            )
+    return found

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protea import health
+from protea.evaluation.judge import Geometry, Score
+from protea.record import Record
+
+NAMES = ["ant", "bee", "cat"]
+WELL = Record(
+    round=1,
+    participants=[0],
+    loss=1.0,
+    test={"method": Score(0.8, 0.8, 0.8, 0.8, 0.1)},
+    validation={},
+    classes={"samples": [5, 5, 0], "hits": [4, 4, 0], "answers": [5, 5, 0]},
+    shared={},
+    server={},
+    geometry=Geometry([1.0, 1.0, 0.0], [2.0, 2.0, 0.0], 0.5, 2.0, 0.5),
+    values={"server_loss": 1.0},
+    bytes_up=0,
+    bytes_down=0,
+    failures={},
+    cost={},
+    clients=[],
+)
+
+
+def rounds(**last: object) -> list[Record]:
+    early = [replace(WELL, round=i, values={"server_loss": 2.0 - i / 10}) for i in range(1, 5)]
+    return [*early, replace(WELL, round=5, **last)]  # type: ignore[arg-type]
+
+
+def test_a_run_that_is_well_says_nothing():
+    assert health.warnings(rounds(), 0.5, NAMES) == []
+    assert health.warnings([replace(WELL, test={})], 0.5, NAMES) == []
+    assert health.warnings([], None, NAMES) == []
+
+
+def test_an_accuracy_at_the_majority_rate_is_doubted():
+    (warning,) = health.warnings(rounds(), 0.8, NAMES)
+    assert warning.startswith("Accuracy is 80.0%; always answering a client's commonest class has 80.0%.")
+
+
+def test_a_class_that_is_never_an_answer_is_named():
+    (warning,) = health.warnings(
+        rounds(classes={"samples": [5, 5, 0], "hits": [4, 0, 0], "answers": [10, 0, 0]}), 0.5, NAMES
+    )
+    assert warning == "No client ever answers bee, though there are test samples of it."
+
+
+def test_prototypes_at_one_point_are_noticed():
+    (warning,) = health.warnings(rounds(geometry=replace(WELL.geometry, margins=[1e-4, 1e-4, 0.0])), 0.5, NAMES)
+    assert "Global prototypes lie at one point: no two are more than 0.0001 apart" in warning
+
+
+def test_a_server_loss_that_rises_is_noticed():
+    (warning,) = health.warnings(rounds(values={"server_loss": 2.5, "margin": 9.0}), 0.5, NAMES)
+    assert warning == "The server's server_loss did not fall: 1.9 at first, 2.5 in the last round."
