@@ -26,6 +26,7 @@ LAYERS = [
     ["prototypes"],
     ["payload"],
     ["tables"],
+    ["runs.past"],
     ["rng", "plugins", "runs.store"],
     ["errors"],
 ]

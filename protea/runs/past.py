@@ -1,0 +1,78 @@
+"""A run as its directory tells it: plain values, read without torch, also while it goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from protea.errors import ConfigError
+from protea.runs.store import Run
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Past:
+    """One run."""
+
+    path: Path
+    config: dict[str, Any]
+    data: Line  # class names; each client's architecture and class counts
+    rounds: list[Line]
+    clients: list[Line]
+    summary: dict[str, Any] | None  # None until it has ended
+
+    @classmethod
+    def read(cls, path: Path | str) -> Past:
+        run = Run.open(Path(path))
+        lines: dict[str, list[Line]] = {"data": [], "round": [], "client": []}
+        try:
+            for line in run.metrics():
+                lines[line["kind"]].append(line)
+            config = tomllib.loads((run.path / "config.toml").read_text(encoding="utf-8"))
+            summary = run.summary()
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"{path} cannot be read as a run: {error!r}.") from error
+        data = lines["data"][0] if lines["data"] else {"classes": [], "clients": []}
+        return cls(run.path, config, data, lines["round"], lines["client"], summary)
+
+    @property
+    def method(self) -> str:
+        """``fedproto``, ``fedproto@htfllib``: as the run's summary has it."""
+        if self.summary is not None:
+            return str(self.summary["method"])
+        method = self.config["method"]
+        return str(method if isinstance(method, str) else method["name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.get("seed", 1))
+
+    @property
+    def scored(self) -> list[Line]:
+        """The rounds that were evaluated."""
+        return [line for line in self.rounds if line["test"]]
+
+    @cached_property
+    def partition(self) -> str:
+        """A mark of who has which samples: equal for equal splits of the same data."""
+        content = json.loads((self.path / "partition.json").read_text(encoding="utf-8"))
+        parts = {name: content[name] for name in ("samples", "clients", "public", "test")}
+        return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def find(paths: Iterable[Path | str]) -> list[Path]:
+    """Run directories among the paths and one or two levels below them, each once, in order."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        inside = [config.parent for level in ("", "*/", "*/*/") for config in sorted(path.glob(f"{level}config.toml"))]
+        if not inside:
+            raise ConfigError(f"{path} holds no run: there is no config.toml in it or below.")
+        found |= dict.fromkeys(inside)
+    return list(found)
