@@ -13,6 +13,7 @@ from protea import geometry
 from protea.engines import Reply
 from protea.errors import PayloadError
 from protea.evaluation.examine import Examination
+from protea.evaluation.rules import NAMES
 from protea.evaluation.tally import Tally
 from protea.prototypes import Prototypes
 
@@ -87,8 +88,8 @@ class Judged:
             for each in self.examined.values()
         ]
         found = [tallies for tallies in found if tallies]
-        rules = [rule for rule in found[0] if all(rule in tallies for tallies in found)] if found else []
-        return {rule: Score.of([tallies[rule] for tallies in found]) for rule in rules}
+        shared = [rule for rule in NAMES if found and all(rule in tallies for tallies in found)]
+        return {rule: Score.of([tallies[rule] for tallies in found]) for rule in shared}
 
     def by_class(self, part: str = "test", rule: str = "method") -> dict[str, list[int]]:
         """All clients' samples, hits and answers by class."""
@@ -125,7 +126,7 @@ class Judged:
         found: dict[int, dict[str, Any]] = {}
         for client, each in self.examined.items():
             values: dict[str, Any] = {}
-            for name, tally in each.tallies.items():
+            for name, tally in sorted(each.tallies.items()):
                 part, rule = name.split("/")
                 values[f"{part}/samples"] = len(tally)
                 values[name] = int(tally.hits.sum())
@@ -158,15 +159,15 @@ class Together:
                 )
         for rule, chances in reply.up.items():
             self.chances[rule] = self.chances[rule] + chances if rule in self.chances else chances
-        self.alone[reply.client] = {rule: self._accuracy(chances) for rule, chances in reply.up.items()}
+        self.alone[reply.client] = {rule: self._accuracy(chances) for rule, chances in sorted(reply.up.items())}
 
     def scores(self) -> dict[str, Shared]:
         """Of every rule that all clients have."""
         found = {}
-        for rule, chances in self.chances.items():
+        for rule in NAMES:
             alone = [of[rule] for of in self.alone.values() if rule in of]
-            if len(alone) == len(self.alone):
-                found[rule] = Shared(self._accuracy(chances), sum(alone) / len(alone))
+            if alone and len(alone) == len(self.alone):
+                found[rule] = Shared(self._accuracy(self.chances[rule]), sum(alone) / len(alone))
         return found
 
     def _accuracy(self, chances: Tensor) -> float:

@@ -14,6 +14,7 @@ from protea.models.split import SplitModel
 from protea.prototypes import Prototypes
 from protea.server import Server
 
+NAMES = ("method", "head", "head_own", "global_prototypes", "global_prototypes_own", "local_prototypes")
 Rule = Callable[[Tensor], Tensor]
 
 
