@@ -8,6 +8,7 @@ ROOT = Path(__file__).parents[1] / "protea"
 # Top to bottom.  Within a line modules may use each other; a folder stands for all in it.
 LAYERS = [
     ["cli"],
+    ["commands"],
     ["display", "preview", "listing"],
     ["experiment"],
     ["config", "runs.checkpoint"],

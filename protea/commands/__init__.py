@@ -1,0 +1,1 @@
+"""Commands beyond `run`, one file each."""
