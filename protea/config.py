@@ -48,7 +48,7 @@ class Checkpoint:
     """``[checkpoint]``: when the state of server and clients is written to the run directory."""
 
     every: PositiveInt = 10  # rounds; the last round always
-    keep: PositiveInt = 1
+    keep: PositiveInt = 2  # the newest; with one, there is none to go back to if it is damaged
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,6 @@ def run(
     recipe = prepare(experiment)
     directory = Run.create(Path(out), dump(experiment), environment(experiment))
     with directory.held():
-        recipe.data.save_partition(directory.path / "partition.json")
         return _run(experiment, recipe, directory, watch, on_round)
 
 
@@ -130,10 +129,10 @@ def resume(
     if directory.summary() is not None:
         raise ConfigError(f"{path} has ended: there is nothing to continue.  Its numbers are in summary.json.")
     with directory.held():
+        start = checkpoint.newest(directory.path / "checkpoints")
         experiment = experiment or load(directory.path / "config.toml")
-        stored = directory.path / "partition.json"
-        given = Given(str(stored)) if stored.exists() else None  # not, if it was stopped before its first round
-        return _run(experiment, prepare(experiment, given), directory, watch, on_round)
+        given = Given(str(directory.path / "partition.json")) if start else None
+        return _run(experiment, prepare(experiment, given), directory, watch, on_round, start)
 
 
 def _run(
@@ -142,24 +141,27 @@ def _run(
     directory: Run | None,
     watch: Watch,
     on_round: Callable[[Record], None],
+    start: Path | None = None,  # a checkpoint
 ) -> Result:
     records = []
     with closing(open_engine(experiment, recipe)) as engine:
         loop = federation(experiment, recipe, engine, watch)
         if directory is not None:
-            checkpoint.load(directory.path / "checkpoints", loop)
-            directory.cut(loop.server.round)
-            if not any(directory.metrics()):
+            if start is not None:
+                checkpoint.load(start, loop)
+            directory.cut(checkpoint.metrics_size(start) if start else 0)
+            if start is None:
+                recipe.data.save_partition(directory.path / "partition.json")
                 directory.append([recipe.describe()])
             records = Record.read(directory.metrics())
         for record in loop.run():
             records.append(record)
             if directory is not None:
                 directory.append(record.lines())
-                if record.round % experiment.checkpoint.every == 0 or record.round == experiment.rounds:
-                    checkpoint.save(directory.path / "checkpoints", loop, experiment.checkpoint.keep)
                 if experiment.evaluation.snapshot_due(record.round, experiment.rounds):
                     directory.keep_snapshot(record.round, to_bytes(halved(loop.look())))
+                if record.round % experiment.checkpoint.every == 0 or record.round == experiment.rounds:
+                    checkpoint.save(directory.path / "checkpoints", loop, experiment.checkpoint.keep)
             on_round(record)
     summary = summarise(experiment, records, recipe.data)
     if directory is not None:

@@ -7,12 +7,13 @@ import shutil
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from protea.client import Client
 from protea.errors import CheckpointError
 from protea.memory import Memory
 from protea.payload import Named
+from protea.runs.store import write_bytes
 from protea.server import Server
 
 
@@ -39,16 +40,6 @@ def carry_clients(earlier: Path, directory: Path) -> None:
                 shutil.copyfile(path, directory / path.name)
 
 
-def verify(directory: Path) -> None:
-    """Raise :class:`CheckpointError` for a file that is damaged or cut short."""
-    for path in sorted(directory.glob("*.safetensors")):
-        try:
-            with safe_open(path, framework="pt"):
-                pass
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from error
-
-
 def save_server(server: Server, directory: Path) -> None:
     _write(directory / "server.safetensors", server.memory, {})
 
@@ -64,9 +55,7 @@ def _path(id: int, directory: Path) -> Path:
 def _write(path: Path, memory: Memory, model: Named) -> None:
     tensors, index = memory.flat()
     named = {f"memory/{k}": t for k, t in tensors.items()} | {f"model/{k}": t for k, t in model.items()}
-    partial = path.with_suffix(".partial")
-    save_file(named, partial, metadata={"memory": index})
-    partial.replace(path)
+    write_bytes(path, save(named, metadata={"memory": index}))
 
 
 def _read(path: Path, memory: Memory, device: str) -> Named:

@@ -19,7 +19,7 @@ from protea.evaluation.examine import examine, shared_answers, snapshot
 from protea.method import Method
 from protea.payload import pack, unpack
 from protea.rng import Streams
-from protea.state import carry_clients, load_client, save_client
+from protea.state import load_client, save_client
 
 Build = Callable[[int, Streams], Client]
 
@@ -74,11 +74,9 @@ class Worker:
             return Reply(client.id, pack(up), len(client.train), loss)
 
     def save(self, directory: Path) -> None:
-        """Write the clients met here; those not met since :meth:`load` stay as they were."""
+        """Write the clients met here; whoever asks takes over the others from where they were."""
         for client in self.clients.values():
             save_client(client, directory)
-        if self.saved is not None:
-            carry_clients(self.saved, directory)
         self.saved = directory
 
     def load(self, directory: Path) -> None:

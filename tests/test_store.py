@@ -62,6 +62,9 @@ def traces(path: Path) -> dict[str, object]:
             content = [without_cost(json.loads(line)) for line in str(content).splitlines()]
         elif file.name == "summary.json":
             content = without_cost(json.loads(content))
+        elif file.name == "state.json" and content.startswith("{") and content.rstrip().endswith("}"):
+            state = json.loads(content)
+            content = (state["round"], state["files"])  # the metrics it vouches for have costs in them
         found[str(file.relative_to(path))] = content
     return found
 
@@ -123,7 +126,7 @@ def test_another_seed_leaves_other_traces(finished: protea.Result, tmp_path: Pat
     protea.run(replace(SMALL, seed=2, data=replace(SMALL.data, seed=1)), tmp_path / "other")
     mine, others = traces(finished.directory), traces(tmp_path / "other")
     same = {name for name in mine if name in others and mine[name] == others[name]}
-    assert same == {"environment.json", "partition.json", "checkpoints/000005/state.json"}
+    assert same == {"environment.json", "partition.json"}
 
 
 def test_the_config_alone_runs_it_again_and_so_does_the_partition_it_left(finished: protea.Result, tmp_path: Path):
@@ -174,25 +177,17 @@ def made(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("half", ["", '{"kind": "round", "rou', '{"kind": "round", "round": 1}'])
-def test_cutting_keeps_the_rounds_up_to_one_and_no_half_line(half: str, tmp_path: Path):
-    run = Run.create(tmp_path / "run", "", {})
-    for round in (1, 2, 3):
-        run.append([{"kind": "round", "round": round}, {"kind": "client", "round": round}])
-    with run.metrics_path.open("a") as file:
-        file.write(half)
-    run.cut(2)
-    assert [line["round"] for line in run.metrics()] == [1, 1, 2, 2]
-    run.cut(0)
-    assert list(run.metrics()) == []
-
-
-def test_a_half_line_of_a_round_to_keep_is_dropped_too(tmp_path: Path):
+def test_cutting_keeps_what_a_checkpoint_vouches_for(half: str, tmp_path: Path):
     run = Run.create(tmp_path / "run", "", {})
     run.append([{"kind": "round", "round": 1}])
+    size = run.metrics_path.stat().st_size
+    run.append([{"kind": "round", "round": 2}])
     with run.metrics_path.open("a") as file:
-        file.write('{"kind": "client", "round": 1')
-    run.cut(7)
+        file.write(half)
+    run.cut(size)
     assert list(run.metrics()) == [{"kind": "round", "round": 1}]
+    run.cut(0)
+    assert list(run.metrics()) == []
 
 
 # Checkpoints
@@ -305,24 +300,74 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["server.safetensors", "client-002.safetensors", "state.json"])
+HARM = {
+    "cut short": lambda content: content[:-5],
+    "overwritten": lambda content: b"x" * len(content),
+    "emptied": lambda content: b"",
+    "one bit": lambda content: (
+        content[: len(content) // 2] + bytes([content[len(content) // 2] ^ 1]) + content[len(content) // 2 + 1 :]
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    "harm", [lambda content: content[:-5], lambda content: b"x" * len(content), lambda content: b""]
+    "name",
+    [
+        "checkpoints/000002/server.safetensors",
+        "checkpoints/000002/client-002.safetensors",
+        "checkpoints/000002/state.json",
+        "config.toml",
+        "partition.json",
+        "metrics.jsonl",
+    ],
 )
-def test_a_damaged_checkpoint_is_named_before_any_work(
+@pytest.mark.parametrize("harm", HARM.values(), ids=HARM.keys())
+def test_what_is_damaged_is_named_before_any_work(
     name: str, harm: Callable[[bytes], bytes], broken: Path, tmp_path: Path
 ):
     path = shutil.copytree(broken, tmp_path / "run")
-    file = path / "checkpoints" / "000002" / name
-    file.write_bytes(harm(file.read_bytes()))
-    before = traces(path)
-    with pytest.raises(CheckpointError, match=rf"checkpoints/000002/{name} cannot be read"):
+    (path / name).write_bytes(harm((path / name).read_bytes()))
+    before = contents(path)
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.")):
         resume(path)
-    assert traces(path) == before
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize("harm", HARM.values(), ids=HARM.keys())
+def test_a_run_goes_back_to_an_earlier_checkpoint(
+    harm: Callable[[bytes], bytes], finished: protea.Result, tmp_path: Path
+):
+    path = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        protea.run(SMALL, path, on_round=at(4))
+    file = path / "checkpoints" / "000004" / "server.safetensors"
+    file.write_bytes(harm(file.read_bytes()))
+    rounds: list[int] = []
+    with pytest.warns(UserWarning, match=r"000004.server.safetensors is not as it was .* Going on from 000002"):
+        resume(path, on_round=lambda record: rounds.append(record.round))
+    assert rounds == [3, 4, 5]
+    shutil.rmtree(path / "checkpoints" / "damaged-000004")
+    assert traces(path) == traces(finished.directory)
+
+
+@pytest.mark.parametrize("change", ["missing", "extra"])
+def test_a_file_too_few_or_too_many_is_noticed(change: str, broken: Path, tmp_path: Path):
+    path = shutil.copytree(broken, tmp_path / "run")
+    folder = path / "checkpoints" / "000002"
+    if change == "missing":
+        (folder / "client-002.safetensors").unlink()
+    else:
+        shutil.copyfile(folder / "client-002.safetensors", folder / "client-007.safetensors")
+    with pytest.raises(CheckpointError, match=r"client-00\d.safetensors is (missing|not expected)"):
+        resume(path)
 
 
 def test_a_checkpoint_of_another_format_is_refused(broken: Path, tmp_path: Path):
     path = shutil.copytree(broken, tmp_path / "run")
-    (path / "checkpoints" / "000002" / "state.json").write_text('{"format": 2, "round": 2}')
-    with pytest.raises(CheckpointError, match=r"000002 has format 2; this version of Protea reads format 1"):
+    (path / "checkpoints" / "000002" / "state.json").write_text('{"format": 9, "round": 2, "sum": ""}')
+    with pytest.raises(CheckpointError, match=r"000002 has format 9; this version of Protea reads 2"):
         resume(path)
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}

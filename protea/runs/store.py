@@ -91,14 +91,10 @@ class Run:
             for line in file:
                 yield json.loads(line)
 
-    def cut(self, round: int) -> None:
-        """Drop what was recorded after ``round``."""
-        kept = []
-        for text in self.metrics_path.read_text(encoding="utf-8").splitlines(keepends=True):
-            if not text.endswith("\n") or json.loads(text)["round"] > round:
-                break  # a line without end was being written when the run died
-            kept.append(text)
-        write_text(self.metrics_path, "".join(kept))
+    def cut(self, size: int) -> None:
+        """Keep the first ``size`` bytes of the metrics."""
+        with self.metrics_path.open("rb") as file:
+            write_bytes(self.metrics_path, file.read(size))
 
     def keep_snapshot(self, round: int, content: bytes) -> None:
         (self.path / "prototypes").mkdir(exist_ok=True)
