@@ -89,7 +89,8 @@ class Run:
     def metrics(self) -> Iterator[dict[str, Any]]:
         with self.metrics_path.open(encoding="utf-8") as file:
             for line in file:
-                yield json.loads(line)
+                if line.endswith("\n"):  # else it is being written
+                    yield json.loads(line)
 
     def cut(self, size: int) -> None:
         """Keep the first ``size`` bytes of the metrics."""
