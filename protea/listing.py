@@ -14,9 +14,10 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from protea import plugins
+from protea import papers, plugins
 from protea.data.files import roots
 from protea.errors import ConfigError, nearest
+from protea.federation import participants
 from protea.models.families import FAMILIES
 
 EXTRAS = {
@@ -25,8 +26,11 @@ EXTRAS = {
     "flower": ("flwr",),
     "ray": ("ray",),
     "dp": ("opacus",),
-    "sweep": ("optuna",),
+    "search": ("optuna",),
+    "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow",),
+    "parquet": ("pyarrow",),
+    "plots": ("matplotlib",),
 }
 
 
@@ -65,6 +69,24 @@ def plugged(group: str) -> Callable[[], Table]:
     return make
 
 
+def tables() -> Table:
+    """Tables of papers.  Runs are those that are possible here, by all seeds."""
+    table = _table("name", "shows", "cells", "rows", "runs", "rounds x clients")
+    for name in papers.names():
+        preset, cells = papers.find(name)
+        possible = [(cell, row) for cell in cells for row in preset.rows if preset.lacking(cell, row) is None]
+        each = [preset.table(cell, row) for cell, row in possible]
+        sizes = dict.fromkeys(
+            f"{one['rounds']} x {participants(one['clients'], one.get('fraction', 1.0))}" for one in each
+        )
+        count = preset.seeds * len(possible)
+        table.add_row(name, preset.shows, str(len(cells)), str(len(preset.rows)), str(count), ", ".join(sizes))
+    needs = {word: why for paper in papers.papers() for word, why in papers.load(paper).needs.items()}
+    table.caption = "\n".join(f"{word} needs: {why}" for word, why in needs.items())
+    table.caption_justify = "left"
+    return table
+
+
 LISTS: dict[str, Callable[[], Table]] = {
     "methods": methods,
     "families": families,
@@ -72,6 +94,7 @@ LISTS: dict[str, Callable[[], Table]] = {
     "data": plugged("sources"),
     "partitions": plugged("partitions"),
     "engines": plugged("engines"),
+    "tables": tables,
 }
 
 
