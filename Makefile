@@ -9,7 +9,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 .PHONY: demo test lint types bench clean
 
 demo: $(READY)
-	$(BIN)/protea run examples/digits.toml --beside local
+	$(BIN)/protea run examples/digits.toml --beside local --report
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadgroup

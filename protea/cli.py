@@ -13,7 +13,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from protea import config, display, experiment, listing
+from protea import config, display, experiment, listing, trackers
+from protea.commands.compare import compare
+from protea.commands.export import export
+from protea.commands.report import report, write_report
+from protea.commands.reproduce import reproduce
+from protea.commands.sweep import sweep
 from protea.config import Experiment
 from protea.errors import ClientError, ProteaError
 from protea.federation import participants
@@ -40,16 +45,21 @@ def run(
     config_file: Config,
     changes: Changes = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run directory, new.  [default: runs/NAME]", show_default=False)
+        Path | None, typer.Option(help="Run directory, new; runs/NAME if not given.", show_default=False)
     ] = None,
     beside: Annotated[
         list[str] | None,
         typer.Option(help="Run this method too, on the same split.  Repeatable.", show_default=False),
     ] = None,
+    log: Annotated[
+        list[str] | None, typer.Option(help="Also log to tensorboard or mlflow.  Repeatable.", show_default=False)
+    ] = None,
+    with_report: Annotated[bool, typer.Option("--report", help="End with a report, as an HTML page.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment, and keep its records in a run directory."""
+    trackers.check(log or [])
     first = config.load(config_file, changes or [])
     experiments = [first, *(with_method(first, name) for name in beside or [])]
     console, found = Console(stderr=as_json, quiet=quiet), []
@@ -57,9 +67,15 @@ def run(
         path = experiment.run_path(Path("runs"), each) if out is None else out
         if index and out is not None:
             path = out.with_name(f"{out.name}-{config.method_label(each.method)}")
-        with interruptible(path), screen(console, each, quiet, as_json) as show:
-            found.append(experiment.run(each, path, watch=show.reply, on_round=show.record))
+        with (
+            interruptible(path),
+            screen(console, each, quiet, as_json) as show,
+            trackers.tracked(log or [], each, path, show.record) as record,
+        ):
+            found.append(experiment.run(each, path, watch=show.reply, on_round=record))
     finish(console, found, as_json)
+    if with_report:
+        write_report(console, [result.directory for result in found if result.directory])
 
 
 @app.command()
@@ -96,6 +112,13 @@ def list_(
 def doctor() -> None:
     """Say what is installed, what is missing, and the command that adds it."""
     listing.doctor(Console())
+
+
+app.command()(compare)
+app.command()(export)
+app.command()(report)
+app.command()(reproduce)
+app.command()(sweep)
 
 
 def with_method(base: Experiment, name: str) -> Experiment:

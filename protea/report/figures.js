@@ -1,0 +1,314 @@
+// Figures: from the report's content and the reader's choices to pictures and tables.
+
+const content = JSON.parse(document.getElementById("content").textContent);
+const runs = content.runs;
+const groups = content.groups;
+
+const RULES = {
+  method: "the method's own", head: "classifier", head_own: "classifier, own classes", global_prototypes: "nearest global prototype",
+  global_prototypes_own: "nearest global prototype, own classes", local_prototypes: "nearest of the client's own prototypes",
+};
+const SCORES = {
+  weighted: "accuracy, every sample once", uniform: "accuracy, every client once", balanced: "accuracy, every class once",
+  macro_f1: "macro F1", calibration: "calibration error",
+};
+const PROTOCOLS = {
+  validation: "round best on validation samples", final: "last round", last5: "mean of the last five evaluations",
+  best: "best round on these very samples",
+};
+const PARTS = { test: "test samples", validation: "validation samples" };
+const MAPS = { pca: "PCA", tsne: "t-SNE" };
+const ruleName = (rule) => RULES[rule] || rule;
+
+const state = {
+  run: groups[0].runs[0], part: "test", rule: "method", score: "weighted", view: runs.length > 1 ? "methods" : "clients",
+  client: "all", cls: "all", share: "train", frame: Infinity, at: Infinity, map: "pca", zoom: "round",
+};
+
+const shown = () => runs[state.run];
+const details = () => shown().details;
+const groupOf = (index) => groups.findIndex((group) => group.runs.includes(index));
+const last = (items) => items[items.length - 1];
+const clamp = (index, items) => Math.max(0, Math.min(index, items.length - 1));
+
+// Pairs of round and value, without rounds that have none.
+function pairs(run, values) {
+  return run.rounds.map((round, i) => [round, values[i]]).filter((pair) => there(pair[1]));
+}
+
+function scores(run, part, rule, score) {
+  const found = run.scores[part][rule];
+  return found ? pairs(run, found[score]) : [];
+}
+
+// What a run reports; of one that goes on, its latest evaluation.
+function headline(run) {
+  if (run.summary && there(run.summary.accuracy)) {
+    return { value: run.summary.accuracy, rounds: run.summary.made.rounds, protocol: run.summary.made.protocol };
+  }
+  const latest = last(scores(run, "test", "method", "weighted"));
+  return latest ? { value: latest[1], rounds: [latest[0]], protocol: null } : null;
+}
+
+// Mean over the runs of a group, round by round, and one standard deviation to either side.
+function overSeeds(group, valuesOf) {
+  const byRound = new Map();
+  for (const index of group.runs) {
+    for (const [round, value] of valuesOf(runs[index])) byRound.set(round, [...(byRound.get(round) || []), value]);
+  }
+  const rows = [...byRound].sort((a, b) => a[0] - b[0]).map(([round, values]) => [round, mean(values), deviation(values)]);
+  const several = group.runs.length > 1;
+  return { points: rows.map(([round, middle]) => [round, middle]), band: several ? rows.map(([round, m, d]) => [round, m - d, m + d]) : null };
+}
+
+function seeds(group) {
+  return group.runs.length > 1 ? `${group.label} (${group.runs.length} seeds)` : group.label;
+}
+
+function series(name, points, index, more = {}) {
+  return { name, points, k: colour(index), dash: dash(index), ...more };
+}
+
+function bySeries(what, list, show) {
+  const one = (s) => `${s.name} from ${show(s.points[0][1])} in round ${s.points[0][0]} to ${show(last(s.points)[1])} in round ${last(s.points)[0]}`;
+  const drawn = list.filter((s) => s.points.length);
+  return `${what}: ${drawn.slice(0, 6).map(one).join("; ")}${drawn.length > 6 ? `; and ${drawn.length - 6} more lines` : ""}.`;
+}
+
+function asTable(list, first, show) {
+  const xs = [...new Set(list.flatMap((s) => s.points.map((p) => p[0])))].sort((a, b) => a - b);
+  const found = list.map((s) => new Map(s.points));
+  return { head: [first, ...list.map((s) => s.name)], rows: xs.map((x) => [String(x), ...found.map((points) => show(points.get(x)))]) };
+}
+
+// The colours but for the last one, which is that of all clients together.
+const besideInk = (index) => (index % (COLOURS - 1)) + COLOURS * Math.floor(index / (COLOURS - 1));
+
+const missing = (text) => ({ picture: html("p", { class: "missing" }, text) });
+
+function accuracy(width) {
+  const { view, part, rule, score } = state;
+  let list;
+  if (view === "methods") {
+    list = groups.map((group, i) => series(seeds(group), [], i, { ...overSeeds(group, (run) => scores(run, part, rule, score)) }));
+  } else if (view === "rules") {
+    list = shown().rules.map((each, i) => series(ruleName(each), scores(shown(), part, each, score), i));
+  } else {
+    const rows = details().accuracies[part][rule] || [];
+    list = rows.map((values, i) => series(`client ${details().clients[i].client}`, pairs(shown(), values), besideInk(i), { faint: !["all", String(i)].includes(state.client) }));
+    list.push(series("all clients", scores(shown(), part, rule, "weighted"), 6, { thick: true, dash: "" }));
+  }
+  if (!list.some((one) => one.points.length)) return missing(`No round has been evaluated on ${PARTS[part]} by this rule yet.`);
+  const named = SCORES[view === "clients" ? "weighted" : score], share = score === "calibration" && view !== "clients" ? number : percent;
+  const floor = majority(view === "methods" ? runs : [shown()]), fits = there(floor) && part === "test" && share === percent;
+  const guides = fits ? [{ name: `majority class ${percent(floor)}`, value: floor }] : [];
+  const y = { name: share === percent ? `${view === "clients" ? "accuracy" : named.split(",")[0]} in %` : named, format: share === percent ? (v) => number(100 * v, 4) : number, read: share, least: 0, most: 1 };
+  const label = bySeries(`${named} on ${PARTS[part]} over rounds, by ${ruleName(rule)} rule, in %`, list, share);
+  return { picture: lineChart(width, label, { series: list, guides, x: { name: "round", whole: true }, y }), table: asTable(list, "round", share), note: list.some((one) => one.band) ? "Lines are means over seeds, bands one standard deviation to either side." : "" };
+}
+
+// Of always answering a client's commonest class, mean over runs.
+function majority(some) {
+  const known = some.map((run) => run.majority).filter(there);
+  return known.length ? mean(known) : null;
+}
+
+const plusMinus = (values) => (values.length > 1 ? `${percent(mean(values))} ± ${percent(deviation(values))}` : percent(values[0]));
+
+function comparison(width) {
+  const rows = groups.map((group, i) => {
+    const found = group.runs.map((index) => [runs[index].name, headline(runs[index])]).filter((pair) => pair[1]);
+    return { name: group.label, values: found.map((pair) => pair[1].value), names: found.map((pair) => pair[0]), k: colour(i) };
+  }).filter((row) => row.values.length);
+  if (!rows.length) return missing("No run has been evaluated yet.");
+  const text = rows.map((row) => `${row.name} ${plusMinus(row.values)}`);
+  return { picture: dotPlot(width, `Headline accuracy in %: ${text.join("; ")}.`, { rows, guide: majority(runs), name: "accuracy in %", format: percent }) };
+}
+
+function comparisonTable() {
+  const protocols = Object.keys(PROTOCOLS).filter((name) => runs.some((run) => run.summary && run.summary.protocols[name]));
+  const rows = groups.map((group) => {
+    const members = group.runs.map((index) => runs[index]), ended = members.filter((run) => run.summary);
+    const by = (name) => ended.map((run) => run.summary.protocols[name]).filter(Boolean).map((found) => found.test.method.weighted);
+    return [
+      group.label, String(members.length), plusMinus(members.map(headline).filter(Boolean).map((found) => found.value)),
+      ...protocols.map((name) => plusMinus(by(name))),
+      size(mean(members.map((run) => run.bytes.reduce((a, b) => a + b, 0)))), `${number(mean(members.map(seconds)))} s`,
+    ];
+  });
+  const head = ["method", "seeds", "headline", ...protocols.map((name) => PROTOCOLS[name]), "sent in all", "time"];
+  return { picture: table({ head, rows, caption: "Accuracy in % by the methods' own rules on the clients' own test samples; mean ± standard deviation over seeds" }) };
+}
+
+const seconds = (run) => Object.values(run.cost).flat().reduce((sum, value) => sum + (value || 0), 0);
+
+function table({ head, rows, caption, apart = [] }) {
+  const numeric = head.map((_, c) => c > 0 && rows.every((row) => /^[\d–.,±\s%-]*(\s?([kMG]?B|s))?$/.test(row[c])));
+  const cell = (name, c) => ({ class: numeric[c] ? "n" : name === "td" ? "value" : null });
+  const line = (row, r) => html("tr", { class: apart.includes(r) ? "apart" : null }, html("th", { scope: "row" }, row[0]), ...row.slice(1).map((value, c) => html("td", cell("td", c + 1), value)));
+  const top = html("thead", {}, html("tr", {}, ...head.map((name, c) => html("th", { scope: "col", ...cell("th", c) }, name))));
+  return html("div", { class: "table", tabindex: "0", role: "group", "aria-label": caption || head.join(", ") }, html("table", {}, caption ? html("caption", {}, caption) : null, top, html("tbody", {}, ...rows.map(line))));
+}
+
+function protocols() {
+  const summary = shown().summary;
+  if (!summary || !summary.made) return missing("The run has not ended: numbers by protocol are made at its end.");
+  const rows = Object.entries(summary.protocols).map(([name, found]) => [
+    PROTOCOLS[name] || name, span(found.rounds), ...shown().rules.map((rule) => percent((found.test[rule] || {})[scoreShown()])),
+  ]);
+  return { picture: table({ head: ["round that is reported", "rounds", ...shown().rules.map(ruleName)], rows, caption: `${SCORES[scoreShown()]}, in %, on the clients' own test samples, by rule` }) };
+}
+
+const span = (rounds) => (rounds.length > 1 ? `${rounds[0]}–${last(rounds)}` : String(rounds[0]));
+
+const scoreShown = () => (state.score === "calibration" ? "weighted" : state.score);
+
+function sharedScores() {
+  const summary = shown().summary || {}, rules = Object.keys(summary.shared || {}), served = Object.entries(summary.server || {});
+  if (!rules.length && !served.length) return missing("No shared test set was looked at in this run.");
+  const rows = rules.map((rule) => [ruleName(rule), percent(summary.shared[rule].clients), percent(summary.shared[rule].ensemble)]);
+  const server = served.map(([rule, value]) => [`server's model: ${ruleName(rule)}`, percent(value), "–"]);
+  return { picture: table({ head: ["rule", "alone (mean)", "ensemble of all"], rows: [...rows, ...server], caption: "Accuracy in % on the shared test set" }) };
+}
+
+function distribution(width) {
+  const { classes, clients } = details(), part = state.share;
+  if (!clients.length) return missing("This run has no line on its data yet.");
+  const values = classes.map((_, c) => clients.map((client) => client[part][c])), columns = clients.map((client) => String(client.client));
+  const sizes = clients.map((client) => client[part].reduce((a, b) => a + b, 0)), kinds = mean(clients.map((client) => client[part].filter((n) => n > 0).length));
+  const label = `Samples by client and class: ${clients.length} clients with ${Math.min(...sizes)} to ${Math.max(...sizes)} samples of ${number(kinds)} classes on average.`;
+  return { picture: bubbleChart(width, label, { rows: classes, columns, values, names: ["class", "client"], unit: "samples" }), table: { head: ["class", ...columns], rows: classes.map((name, c) => [name, ...values[c].map(String)]) } };
+}
+
+function models() {
+  const found = new Map(), sum = (values) => values.reduce((a, b) => a + b, 0);
+  for (const client of details().clients) found.set(client.architecture, [...(found.get(client.architecture) || []), client]);
+  const rows = [...found].map(([name, clients]) => [name, clients.map((client) => client.client).join(", "), String(sum(clients.map((client) => sum(client.train))))]);
+  return rows.length ? { picture: table({ head: ["architecture", "clients", "training samples"], rows }) } : missing("This run has no line on its data yet.");
+}
+
+const NO_SNAPSHOTS = "This run kept no snapshots of its prototypes (evaluation.snapshots), or has not come to the first one.";
+
+function cosines(width) {
+  const space = details().space;
+  if (!space) return missing(NO_SNAPSHOTS);
+  const frame = clamp(state.frame, space.rounds), found = space.cosines[frame];
+  if (!found) return missing(`${shown().method} has no global prototypes in round ${space.rounds[frame]}.`);
+  const names = found.classes.map((c) => details().classes[c]), off = found.rows.flatMap((row, r) => row.filter((_, c) => c > r));
+  const label = `Cosines of the global prototypes after round ${space.rounds[frame]}: between two classes ${off.length ? `${number(Math.min(...off))} to ${number(Math.max(...off))}, mean ${number(mean(off))}` : "none"}.`;
+  return { picture: heatMap(Math.min(width, 620), label, { rows: names, columns: names, values: found.rows, low: -1, high: 1, stops: DIVERGING, names: ["class", "class"], show: (value) => value.toFixed(2), square: true }), table: { head: ["class", ...names], rows: found.rows.map((row, r) => [names[r], ...row.map((value) => value.toFixed(2))]) }, note: label };
+}
+
+// Indices of the rounds that have geometry.
+const measured = () => details().geometry.map((each, i) => (each ? i : null)).filter(there);
+
+function margins(width) {
+  const indices = measured();
+  if (!indices.length) return missing("No evaluated round has prototypes to measure.");
+  const all = indices.map((i) => details().geometry[i]), now = all[clamp(state.at, indices)], round = shown().rounds[indices[clamp(state.at, indices)]];
+  const most = Math.max(...all.flatMap((each) => [...each.margins, ...each.widest])), list = [];
+  if (now.widest.length) list.push({ name: "widest client", values: now.widest, k: "k1", dash: "5 3" });
+  if (now.margins.length) list.push({ name: "global prototypes", values: now.margins, k: "k0", dash: "" });
+  const shrinkage = there(now.shrinkage) ? ` Global margins are ${percent(now.shrinkage)} % of the widest client's, mean over classes.` : "";
+  const text = `Margins after round ${round}.${shrinkage}${now.margins.length ? "" : " The method has no global prototypes."}`;
+  const rows = details().classes.map((name, c) => [name, ...list.map((one) => number(one.values[c]))]);
+  return { picture: radarChart(width, text, { spokes: details().classes, series: list, most }), table: { head: ["class", ...list.map((one) => one.name)], rows }, note: text };
+}
+
+function distances(width) {
+  const known = details().geometry, some = (values) => (values && values.length ? mean(values) : null);
+  const list = [
+    ["margin of global prototypes, mean", (g) => some(g.margins)], ["margin of the widest client, mean", (g) => some(g.widest)],
+    ["between prototypes of a client", (g) => g.inter], ["test samples to their prototype", (g) => g.intra],
+  ].map(([name, of], i) => series(name, pairs(shown(), known.map((g) => (g ? of(g) : null))), i)).filter((one) => one.points.length);
+  if (!list.length) return missing("No evaluated round has prototypes to measure.");
+  return { picture: lineChart(width, bySeries("Distances in the space of features over rounds", list, number), { series: list, x: { name: "round", whole: true }, y: { name: "distance", least: 0 } }), table: asTable(list, "round", number) };
+}
+
+function map(which) {
+  return (width) => {
+    const space = details().space;
+    if (!space) return missing(NO_SNAPSHOTS);
+    const found = space[which];
+    if (!found) return missing("The snapshots of this run hold no such points.");
+    const index = clamp(state.frame, space.rounds), frame = found.frames[index], by = frame[state.map] ? state.map : "pca", names = details().classes;
+    const kind = (owner) => (owner === -1 ? "global" : owner === -2 ? "sample" : "client");
+    const points = frame.owner.map((owner, i) => ({
+      x: frame[by][2 * i], y: frame[by][2 * i + 1], kind: kind(owner), index: frame.label[i], faint: state.cls !== "all" && state.cls !== String(frame.label[i]),
+      text: `${{ global: "global prototype", sample: "sample of client 0", client: `prototype of client ${owner}` }[kind(owner)]}, class ${names[frame.label[i]]}`,
+      mark: owner === -1 && names[frame.label[i]].length < 4 ? names[frame.label[i]] : null,
+    }));
+    const near = state.zoom === "round", paths = near ? [] : trails(found.frames.slice(0, index + 1), by);
+    const order = { sample: 0, client: 1, global: 2 };
+    points.sort((a, b) => order[a.kind] - order[b.kind]);
+    const count = (name) => points.filter((point) => point.kind === name).length;
+    const kept = space.all > space.rounds.length ? ` ${space.rounds.length} of ${space.all} snapshots are laid out.` : "";
+    const axis = by === "pca" ? ` The axes hold ${percent(found.shares[0])} % and ${percent(found.shares[1])} % of the variance over all rounds.` : "";
+    const text = `${MAPS[by]} map after round ${space.rounds[index]}: ${count("global")} global prototypes (rings), ${count("client")} of clients (dots)${count("sample") ? `, ${count("sample")} test samples (small dots)` : ""}. Axes are the same in all rounds${near ? ", scaled to this one" : "; lines show where global prototypes came from"}.${axis}${kept}`;
+    const keys = html("ul", { class: "legend" }, ...names.slice(0, 30).map((name, c) => html("li", {}, svg("svg", { width: 14, height: 14, "aria-hidden": "true", class: `${colour(c)} point` }, svg("path", { d: SHAPES[Math.floor(c / COLOURS) % SHAPES.length](5), transform: "translate(7 7)" })), name)), names.length > 30 ? html("li", {}, `and ${names.length - 30} more classes`) : null);
+    return { picture: html("div", {}, scatterPlot(width, text, points, paths, near), keys), note: text };
+  };
+}
+
+// Of each class, the way of its global prototype through the frames.
+function trails(frames, by) {
+  const found = new Map();
+  for (const frame of frames) {
+    frame.owner.forEach((owner, i) => {
+      if (owner === -1) found.set(frame.label[i], [...(found.get(frame.label[i]) || []), [frame[by][2 * i], frame[by][2 * i + 1]]]);
+    });
+  }
+  return [...found].map(([index, points]) => ({ index, points, faint: state.cls !== "all" && state.cls !== String(index) }));
+}
+
+function communication(width) {
+  const list = groups.map((group, i) => {
+    const sent = overSeeds(group, (run) => cumulative(run)), reached = overSeeds(group, (run) => scores(run, state.part, state.rule, "weighted"));
+    const at = new Map(sent.points), x = ([round]) => at.get(round);
+    return series(seeds(group), reached.points.map((p) => [x(p), p[1]]), i, { band: reached.band && reached.band.map((b) => [x(b), b[1], b[2]]) });
+  });
+  if (!list.some((one) => one.points.length)) return missing("No round has been evaluated yet.");
+  if (!list.some((one) => one.points.some((p) => p[0] > 0))) return missing("Nothing travels in these runs: there is no communication to show.");
+  const ends = list.filter((one) => one.points.length).map((one) => `${one.name} reaches ${percent(last(one.points)[1])} % with ${size(last(one.points)[0])}`);
+  return { picture: lineChart(width, `Accuracy against bytes sent: ${ends.join("; ")}.`, { series: list, x: { name: "sent so far, up and down", least: 0, format: size }, y: { name: "accuracy in %", format: (v) => number(100 * v, 4), read: percent, least: 0, most: 1 } }), table: { head: ["run", "bytes", "accuracy in %"], rows: list.flatMap((one) => one.points.map((p) => [one.name, String(p[0]), percent(p[1])])) } };
+}
+
+function cumulative(run) {
+  let sum = 0;
+  return run.rounds.map((round, i) => [round, (sum += run.bytes[i])]);
+}
+
+function time(width) {
+  const run = shown(), names = Object.keys(run.cost);
+  if (!run.rounds.length) return missing("No round has ended yet.");
+  const total = (name) => run.cost[name].reduce((sum, value) => sum + (value || 0), 0), all = seconds(run) || 1;
+  const text = `${number(all)} s in all: ${names.map((name) => `${name} ${number(total(name))} s (${percent(total(name) / all)} %)`).join(", ")}.`;
+  const list = names.map((name, i) => ({ name, values: run.cost[name], k: colour(i) }));
+  return { picture: stackedBars(width, `Seconds by round. ${text}`, { columns: run.rounds, series: list, x: { name: "round", whole: true }, y: { name: "seconds" } }), table: { head: ["round", ...names], rows: run.rounds.map((round, i) => [String(round), ...names.map((name) => number(run.cost[name][i]))]) }, note: text };
+}
+
+function byClass(width) {
+  const rows = thinned(shown().rounds.map((round, i) => [round, details().by_class[i]]).filter((pair) => pair[1]), 100);
+  if (!rows.length) return missing("No round has been evaluated yet.");
+  const names = details().classes, end = last(rows)[1], worst = end.reduce((best, value, c) => (there(value) && (!there(end[best]) || value < end[best]) ? c : best), 0);
+  const label = `Accuracy on each class over rounds by the method's own rule. In round ${last(rows)[0]} the worst is class ${names[worst]} with ${percent(end[worst])} %.`;
+  const columns = rows.map(([round]) => String(round)), values = names.map((_, c) => rows.map((row) => row[1][c]));
+  return { picture: heatMap(width, label, { rows: names, columns, values, low: 0, high: 1, stops: SEQUENTIAL, names: ["class", "round"], show: (value) => (100 * value).toFixed(0) }), table: { head: ["class", ...columns], rows: names.map((name, c) => [name, ...values[c].map(percent)]) }, note: label };
+}
+
+function calibration(width) {
+  const list = shown().rules.map((rule, i) => series(ruleName(rule), scores(shown(), state.part, rule, "calibration"), i));
+  if (!list.some((one) => one.points.length)) return missing("No round has been evaluated yet.");
+  return { picture: lineChart(width, bySeries("Calibration error over rounds", list, number), { series: list, x: { name: "round", whole: true }, y: { name: "calibration error", least: 0, most: 1 } }), table: asTable(list, "round", number) };
+}
+
+// Settings or environment: a column for each group; rows that differ are marked.
+function listing(field) {
+  return () => {
+    const columns = groups.map((group) => group.runs.map((index) => runs[index]));
+    const values = (members, name) => [...new Set(members.map((run) => (there(run[field][name]) ? JSON.stringify(run[field][name]).replace(/^"|"$/g, "") : "–")))].join(", ");
+    const names = [...new Set(runs.flatMap((run) => Object.keys(run[field])))], rows = names.map((name) => [name, ...columns.map((members) => values(members, name))]);
+    const apart = rows.map((row, r) => (new Set(row.slice(1)).size > 1 ? r : null)).filter(there);
+    return { picture: table({ head: ["setting", ...groups.map((group) => (groups.length > 1 ? group.label : runs[group.runs[0]].name))], rows, apart }) };
+  };
+}
