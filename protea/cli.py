@@ -21,7 +21,6 @@ from protea.commands.reproduce import reproduce
 from protea.commands.sweep import sweep
 from protea.config import Experiment
 from protea.errors import ClientError, ProteaError
-from protea.federation import participants
 from protea.runs.store import Run
 
 app = typer.Typer(
@@ -129,11 +128,10 @@ def with_method(base: Experiment, name: str) -> Experiment:
 
 def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> display.Quiet:
     """The display that fits where the output goes."""
-    jobs = participants(each.clients, each.fraction) + each.clients
     kind: type[display.Quiet] = display.Live if console.is_terminal else display.Lines
     if quiet or as_json:
         kind = display.Json if as_json else display.Quiet
-    return kind(console, config.method_label(each.method), each.rounds, jobs)
+    return kind(console, config.method_label(each.method), each)
 
 
 @contextmanager

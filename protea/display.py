@@ -22,16 +22,18 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from protea.config import Experiment
 from protea.engines import Reply
 from protea.experiment import Result
+from protea.federation import participants
 from protea.record import Record
 
 
 class Quiet:
     """Shows nothing.  Also the frame of the others."""
 
-    def __init__(self, console: Console, title: str, rounds: int, jobs: int) -> None:
-        self.console, self.title, self.rounds, self.jobs = console, title, rounds, jobs
+    def __init__(self, console: Console, title: str, experiment: Experiment) -> None:
+        self.console, self.title, self.experiment, self.rounds = console, title, experiment, experiment.rounds
 
     def __enter__(self) -> Self:
         return self
@@ -55,8 +57,8 @@ class Quiet:
 class Lines(Quiet):
     """One line per round, for log files."""
 
-    def __init__(self, console: Console, title: str, rounds: int, jobs: int) -> None:
-        super().__init__(console, title, rounds, jobs)
+    def __init__(self, console: Console, title: str, experiment: Experiment) -> None:
+        super().__init__(console, title, experiment)
         self.started = time.perf_counter()
         self.done = 0
 
@@ -86,8 +88,8 @@ class Json(Quiet):
 class Live(Quiet):
     """Rounds, clients of the current round, accuracy, and time left."""
 
-    def __init__(self, console: Console, title: str, rounds: int, jobs: int) -> None:
-        super().__init__(console, title, rounds, jobs)
+    def __init__(self, console: Console, title: str, experiment: Experiment) -> None:
+        super().__init__(console, title, experiment)
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
@@ -98,8 +100,8 @@ class Live(Quiet):
             TimeRemainingColumn(),
             console=console,
         )
-        self.all = self.progress.add_task(title, total=rounds, note="rounds")
-        self.each = self.progress.add_task("  this round", total=jobs, note="client jobs")
+        self.all = self.progress.add_task(title, total=self.rounds, note="rounds")
+        self.each = self.progress.add_task("  this round", total=jobs(experiment, 1), note="client jobs")
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -117,7 +119,7 @@ class Live(Quiet):
     def record(self, record: Record) -> None:
         note = f"rounds  accuracy {percent(record.accuracy)} %" if record.accuracy is not None else "rounds"
         self.progress.update(self.all, completed=record.round, note=note)
-        self.progress.reset(self.each)
+        self.progress.reset(self.each, total=jobs(self.experiment, record.round + 1))
         self.complain(record)
 
 
@@ -127,6 +129,14 @@ ROUNDS = {
     "last5": "mean of the last five evaluations",
     "best": "best round on these very samples",
 }
+
+
+def jobs(experiment: Experiment, round: int) -> int:
+    """How many jobs clients get in a round: to train, and in some rounds to be judged."""
+    settings, taking = experiment.evaluation, participants(experiment.clients, experiment.fraction)
+    judged = experiment.clients if settings.clients == "all" else taking
+    times = settings.due(round, experiment.rounds) + settings.shared_due(round, experiment.rounds)
+    return taking + times * judged
 
 
 def percent(value: float | None) -> str:

@@ -97,7 +97,7 @@ class Federation:
         found = {}
         if (known := self.method.prototypes(self.method.broadcast(self.server, 0))) is not None:
             found = {f"global.{name}": tensor for name, tensor in pack(known).items()}
-        for reply in self.engine.map(self._jobs("look", range(self.clients)), self.watch):
+        for reply in self.engine.map(self._jobs("look", range(self.clients))):
             parts = {name: t for name, t in reply.up.items() if reply.client == 0 or name.startswith("prototypes")}
             found |= {f"{reply.client}.{name}": tensor for name, tensor in parts.items()}
         return found

@@ -259,9 +259,13 @@ def test_the_display_is_what_fits_the_output():
 
     def kind(console: Console, quiet: bool = False, as_json: bool = False) -> type[display.Quiet]:
         made = cli.screen(console, experiment, quiet, as_json)
-        assert (made.title, made.rounds, made.jobs) == ("fedproto", 7, 3 + 10)  # trained, evaluated
+        assert (made.title, made.rounds) == ("fedproto", 7)
         return type(made)
 
+    assert [display.jobs(experiment, round) for round in (1, 7)] == [
+        3 + 10,
+        3 + 2 * 10,
+    ]  # trained, judged, in the end twice
     terminal, pipe = Console(force_terminal=True, file=StringIO()), Console(file=StringIO())
     assert (kind(terminal), kind(pipe)) == (display.Live, display.Lines)
     assert kind(terminal, quiet=True) is display.Quiet and kind(terminal, quiet=True, as_json=True) is display.Json
@@ -280,6 +284,7 @@ def test_the_live_display_counts_clients_and_rounds_and_leaves_one_line(tmp_path
     shown = Text.from_ansi(console.file.getvalue()).plain
     for done in range(1, 7):
         assert re.search(rf"this round .* {done}/6 client jobs", shown)
+    assert re.search(r"this round .* 9/9 client jobs", shown)  # in the last one they answer the shared test set too
     for round in (1, 2):
         assert re.search(rf"fedproto .* {round}/3 rounds  accuracy \d+\.\d %", shown)
     last = shown.rstrip().splitlines()[-1]
@@ -289,7 +294,7 @@ def test_the_live_display_counts_clients_and_rounds_and_leaves_one_line(tmp_path
 
 def test_the_live_display_gives_the_terminal_back_after_an_error():
     console = Console(force_terminal=True, file=StringIO())
-    with pytest.raises(RuntimeError), display.Live(console, "fedproto", 3, 6):
+    with pytest.raises(RuntimeError), display.Live(console, "fedproto", config.Experiment()):
         raise RuntimeError
     assert console.file.getvalue().endswith("\x1b[?25h")  # the cursor is shown again
 

@@ -114,9 +114,7 @@ def screens(console: Console, count: int) -> Screen:
     kind: type[display.Quiet] = display.Live if console.is_terminal else display.Lines
 
     def screen(each: Planned) -> display.Quiet:
-        settings = each.experiment
-        jobs = participants(settings.clients, settings.fraction) + settings.clients
-        return kind(console, f"{next(numbers)}/{count} {each.title}", settings.rounds, jobs)
+        return kind(console, f"{next(numbers)}/{count} {each.title}", each.experiment)
 
     return screen
 
