@@ -64,6 +64,7 @@ class Client:
 
         Every call has its own random streams, so a method may fit several times in a round.
         """
+        self._seen = None
         data = self.train if data is None else data
         plan, modules = self.training, [self.model, *also]
         lr = plan.rate(self.round, self.rounds)
@@ -112,10 +113,14 @@ class Client:
         """
         if data is not None:
             return self.outputs(self.model.features, data)
-        state = [(t.data_ptr(), t._version) for t in (*self.model.parameters(), *self.model.buffers())]
-        if self._seen is None or self._seen[0] != state or self._seen[1][0]._version:
+        state = [
+            (t._version, t.sum().item(), t.norm().item() if t.is_floating_point() else 0.0)  # .data changes no version
+            for t in (*self.model.parameters(), *self.model.buffers())
+        ]
+        if self._seen is None or self._seen[0] != state:
             self._seen = state, self.outputs(self.model.features)
-        return self._seen[1]
+        features, labels = self._seen[1]
+        return features.clone(), labels.clone()
 
     @torch.no_grad()
     def outputs(self, of: Callable[[Tensor], Tensor], data: Samples | None = None) -> tuple[Tensor, Tensor]:

@@ -149,7 +149,7 @@ def _run(
         if directory is not None:
             if start is not None:
                 checkpoint.load(start, loop)
-            directory.cut(checkpoint.metrics_size(start) if start else 0)
+            directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
             if start is None:
                 recipe.data.save_partition(directory.path / "partition.json")
                 directory.append([recipe.describe()])
@@ -197,7 +197,9 @@ def federation(experiment: Experiment, recipe: Recipe, engine: Engine, watch: Wa
 def summarise(experiment: Experiment, records: list[Record], data: Federated) -> dict[str, Any]:
     """The headline numbers and how they were made."""
     settings = experiment.evaluation
-    majority = None if math.isnan(data.majority()) else data.majority()
+    majority: float | None = data.majority()
+    if math.isnan(data.majority()) or (settings.clients == "participants" and experiment.fraction < 1):
+        majority = None  # accuracy is of some clients only
     main = headline(records, settings.protocol)
     protocols = {name: found for name in get_args(Protocol) if (found := report(records, name)) is not None}
     last = next((record for record in reversed(records) if record.shared or record.server), None)
@@ -210,6 +212,7 @@ def summarise(experiment: Experiment, records: list[Record], data: Federated) ->
         "protocols": {name: asdict(found) for name, found in protocols.items()},
         "shared": {rule: asdict(score) for rule, score in last.shared.items()} if last else {},
         "server": last.server if last else {},
+        "shared_round": last.round if last else None,  # which both are of
         "majority": majority,
         "bytes_up": sum(record.bytes_up for record in records),
         "bytes_down": sum(record.bytes_down for record in records),
@@ -220,7 +223,7 @@ def summarise(experiment: Experiment, records: list[Record], data: Federated) ->
 
 
 def made(main: Reported | None, settings: Evaluation) -> dict[str, Any]:
-    """How the headline accuracy was made: two numbers compare only if this is the same."""
+    """How the headline accuracy was made: two numbers compare only if all but the rounds are the same."""
     return {
         "rule": "method",
         "scope": "clients' own test samples",

@@ -15,7 +15,7 @@ from protea.engines import Engine, Job, Reply, Task, Watch, ignore
 from protea.errors import ClientError, PayloadError
 from protea.evaluation import Evaluation
 from protea.evaluation.examine import serve
-from protea.evaluation.judge import Judged, Together
+from protea.evaluation.judge import Judged, Together, finite
 from protea.method import Method, Upload
 from protea.payload import Named, nbytes, pack, unpack
 from protea.record import Record
@@ -84,7 +84,7 @@ class Federation:
                 shared=judged.shared(),
                 server=judged.server,
                 geometry=judged.geometry(),
-                values={name: value for name, value in server.memory.items() if isinstance(value, float)},
+                values={name: finite(value) for name, value in server.memory.items() if isinstance(value, float)},
                 bytes_up=sum(nbytes(r.up) for r in replies),
                 bytes_down=sum(nbytes(j.down) for j in jobs),
                 failures=failures,
@@ -94,11 +94,15 @@ class Federation:
 
     def look(self) -> Named:
         """All prototypes as they are now, and one client's features: what a report draws."""
-        found = {}
-        if (known := self.method.prototypes(self.method.broadcast(self.server, 0))) is not None:
-            found = {f"global.{name}": tensor for name, tensor in pack(known).items()}
-        for reply in self.engine.map(self._jobs("look", range(self.clients))):
-            parts = {name: t for name, t in reply.up.items() if reply.client == 0 or name.startswith("prototypes")}
+        server, found = self.server, Named()
+        with self._on_server("look"):
+            if (known := self.method.prototypes(self.method.broadcast(server, 0))) is not None:
+                found = {f"global.{name}": tensor for name, tensor in pack(known).items()}
+        all_there = self.evaluation.clients == "all"
+        clients = range(self.clients) if all_there else choose(self.clients, self.fraction, server)
+        for reply in self.engine.map(self._jobs("look", clients)):
+            first = reply.client == clients[0]
+            parts = {name: t for name, t in reply.up.items() if first or name.startswith("prototypes")}
             found |= {f"{reply.client}.{name}": tensor for name, tensor in parts.items()}
         return found
 

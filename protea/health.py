@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from protea.record import Record
 
 NEAR = 0.01  # of accuracy
-COLLAPSED = 0.01  # largest margin of global prototypes, as a share of the spread of a client's class
+COLLAPSED = 0.01  # distance of global prototypes, as a share of the spread of a client's class
 
 
 def warnings(records: Sequence[Record], majority: float | None, names: Sequence[str]) -> list[str]:
@@ -25,8 +25,9 @@ def at_majority(last: Record, majority: float | None) -> str | None:
     if majority is None or accuracy is None or accuracy > majority + NEAR:
         return None
     return (
-        f"Accuracy is {accuracy:.1%}; always answering a client's commonest class has {majority:.1%}.  Nothing was "
-        f"learned beyond that: try more rounds, another training.lr, or look at the rule by head."
+        f"Accuracy in round {last.round} is {accuracy:.1%}; always answering a client's commonest class has "
+        f"{majority:.1%}.  Nothing was learned beyond that: try more rounds, another training.lr, or look at the "
+        f"accuracy by head."
     )
 
 
@@ -38,17 +39,15 @@ def nobody_answers(last: Record, names: Sequence[str]) -> str | None:
     if not missing:
         return None
     shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-    return f"No client ever answers {shown}, though there are test samples of it."
+    return f"In round {last.round} no client answered {shown}, though there are test samples of it."
 
 
 def collapsed(last: Record) -> str | None:
     lie = last.geometry
-    if lie is None or not lie.margins or lie.intra is None or not any(lie.widest):
-        return None
-    if max(lie.margins) > COLLAPSED * lie.intra:
+    if lie is None or lie.apart is None or lie.intra is None or lie.apart > COLLAPSED * lie.intra:
         return None
     return (
-        f"Global prototypes lie at one point: no two are more than {max(lie.margins):.2g} apart, where samples of a "
+        f"Global prototypes lie at one point: none is more than {lie.apart:.2g} from the first, where samples of a "
         f"class are {lie.intra:.2g} from their prototype."
     )
 
@@ -56,9 +55,11 @@ def collapsed(last: Record) -> str | None:
 def not_falling(records: Sequence[Record]) -> list[str | None]:
     """Losses of the server that are no lower at the end than in the round they first appeared in."""
     found: list[str | None] = []
-    for name in records[-1].values:
-        values = [record.values[name] for record in records if name in record.values]
-        if "loss" in name and len(values) >= 5 and values[-1] >= values[0]:
+    for name, now in records[-1].values.items():
+        if now is None:
+            found.append(f"The server's {name} is not a number: it has diverged.  Try a smaller learning rate there.")
+        values = [value for record in records if (value := record.values.get(name)) is not None]
+        if now is not None and "loss" in name and len(values) >= 5 and values[-1] >= values[0]:
             found.append(
                 f"The server's {name} did not fall: {values[0]:.3g} at first, {values[-1]:.3g} in the last round."
             )

@@ -24,7 +24,7 @@ class Record:
     shared: dict[str, Shared]  # on the shared test set, by rule; empty in rounds without it
     server: dict[str, float]  # a model on the server, on the shared test set, by rule
     geometry: Geometry | None
-    values: dict[str, float]  # numbers in the server's memory: its loss, a margin
+    values: dict[str, float | None]  # numbers in the server's memory: its loss, a margin; None if not finite
     bytes_up: int
     bytes_down: int
     failures: dict[int, str]
@@ -35,6 +35,11 @@ class Record:
     def accuracy(self) -> float | None:
         """By the method's own rule on the clients' test parts, every sample counting once."""
         return self.test["method"].weighted if self.test else None
+
+    @property
+    def judged(self) -> frozenset[int]:
+        """The clients whose test samples are in the scores."""
+        return frozenset(line["client"] for line in self.clients if "test/samples" in line)
 
     def lines(self) -> list[dict[str, Any]]:
         """The record for ``metrics.jsonl``: a line for the round, and one for each client that had a part in it."""

@@ -173,7 +173,9 @@ def test_only_the_same_seed_and_the_same_split_make_a_pair(tmp_path: Path):
     past(tmp_path / "b1", Local(), [0.5], seed=1)
     past(tmp_path / "b2", Local(), [0.4], seed=2, data=replace(SMALL.data, seed=7))  # another split
     past(tmp_path / "b3", Local(), [0.1], seed=3, data=replace(SMALL.data, seed=2))  # of seed 2, trained otherwise
-    found = compare([tmp_path])
+    with pytest.raises(ConfigError, match="who has which samples, with seed 2"):
+        compare([tmp_path])
+    found = compare([tmp_path], anyway=True)
     difference = found.rows[0].difference
     assert difference is not None and difference.count == 1 and difference.mean == pytest.approx(0.4)
     assert "fedproto: 1 of 2 runs have the seed and the split of one of local." in found.notes

@@ -16,7 +16,7 @@ from protea.data.samples import Samples
 from protea.engines import Job, Reply
 from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
-from protea.errors import PayloadError
+from protea.errors import ClientError, PayloadError
 from protea.evaluation import Evaluation, Protocol
 from protea.evaluation.examine import Examination, around
 from protea.evaluation.judge import Judged, Score, Shared, Together
@@ -55,8 +55,8 @@ def test_the_ensemble_is_the_largest_mean_probability():
     together = Together(labels, 2)
     for client, chances in said.items():
         together.take(Reply(client, {"head": chances}))
-    assert together.scores() == {"head": Shared(ensemble=1.0, clients=pytest.approx((0.5 + 0.0 + 1.0) / 3))}
-    assert together.alone == {0: {"head": 0.5}, 1: {"head": 0.0}, 2: {"head": 1.0}}
+    assert together.scores() == {"head": Shared(ensemble=1.0, clients=pytest.approx((0.5 + 0.0 + 0.5) / 3))}
+    assert together.alone == {0: {"head": 0.5}, 1: {"head": 0.0}, 2: {"head": 0.5}}  # all classes alike is no answer
 
 
 def test_a_rule_that_some_clients_lack_has_no_ensemble():
@@ -177,6 +177,7 @@ class Round:
     round: int
     test: dict[str, Score]
     validation: dict[str, Score]
+    judged: frozenset[int] = frozenset({0, 1})
 
 
 def score(value: float) -> dict[str, Score]:
@@ -211,6 +212,39 @@ def test_without_validation_data_the_final_round_is_reported():
     assert headline([], "best") is None
 
 
+@pytest.mark.parametrize("protocol", ["validation", "best"])
+def test_a_round_that_judged_fewer_clients_is_not_chosen(protocol: Protocol):
+    easy = replace(ROUNDS[1], test=score(1.0), validation=score(1.0), judged=frozenset({1}))
+    found = report([ROUNDS[0], easy, *ROUNDS[2:]], protocol)
+    assert found is not None and found.rounds == [3 if protocol == "validation" else 6]
+    changing = [replace(each, judged=frozenset({each.round})) for each in ROUNDS]
+    assert report(changing, protocol) is None
+    main = headline(changing, protocol)
+    assert main is not None and (main.protocol, main.rounds) == ("final", [6])
+
+
+def test_no_score_at_all_is_no_answer():
+    tally = Tally.of(torch.full((2, 3), -torch.inf), torch.tensor([0, 1]))
+    assert tally.accuracy == 0 and tally.answers.tolist() == [0, 0, 0] and len(tally) == 2
+    tally.check(3, 1)
+
+
+def test_scores_that_are_not_finite_are_named():
+    class Diverged(Local):
+        def predict(self, client, x, down):
+            return client.model(x) * torch.nan
+
+    worker = Worker(Diverged(), toy.build, seed=1)
+    with pytest.raises(ClientError, match=r"client 0, round 1: its scores by 'method' are not finite"):
+        list(Federation(Diverged(), Inline(worker), toy.server(), toy.CLIENTS, 1).run())
+
+
+def test_a_rule_that_nobody_knows_is_refused():
+    tally = Tally.of(scores(ANSWERS, 3), LABELS)
+    with pytest.raises(PayloadError, match="'method' arrived, which is not a part and a rule"):
+        Examination({"method": tally}).check(3, 1)
+
+
 def test_only_participants_are_judged_if_so_wished():
     worker = Worker(FedProto(), toy.build, seed=1)
     plan = Evaluation(clients="participants")
@@ -231,6 +265,10 @@ def test_margins_and_spreads_by_hand():
     assert found is not None
     assert found.margins == [1.0, 1.0, 4.0] and found.widest == [4.0, 4.0, 0.0]
     assert found.shrinkage == pytest.approx(0.25)  # class 2 is on no client
+    assert found.apart == 5.0
+    judged.known = Prototypes(torch.zeros(3, 1), torch.ones(3))
+    collapsed = judged.geometry()
+    assert collapsed is not None and collapsed.shrinkage == 0 == collapsed.apart
     assert (found.inter, found.intra) == (3.0, 1.5)
 
 
@@ -253,13 +291,17 @@ def test_snapshots_are_spread_over_the_run(snapshots: int, rounds: int):
 def test_features_are_computed_once_for_a_state_of_the_model():
     client = toy.build(0, Streams(1))
     first = client.features()
-    assert client.features()[0] is first[0]
+    client.model.body.forward = None  # no further look is needed
+    assert torch.equal(client.features()[0], first[0])
+    del client.model.body.forward
     client.fit(lambda x, y: F.cross_entropy(client.model(x), y))
     second = client.features()
     assert not torch.equal(first[0], second[0])
     second[0].zero_()  # a method may do what it likes with what it got
+    second[1].zero_()
+    for found, made in zip(client.features(), client.outputs(client.model.features), strict=True):
+        assert torch.equal(found, made)
+    for parameter in client.model.body.parameters():
+        parameter.data.mul_(1.5)  # which torch does not count as a change
     assert torch.equal(client.features()[0], client.outputs(client.model.features)[0])
-    with torch.no_grad():
-        client.model.head.weight.add_(1)
-    client.model.load_state_dict(client.model.state_dict())
     assert torch.equal(client.prototypes().vectors, Prototypes.of(*client.features(), client.classes).vectors)

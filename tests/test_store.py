@@ -184,9 +184,12 @@ def test_cutting_keeps_what_a_checkpoint_vouches_for(half: str, tmp_path: Path):
     run.append([{"kind": "round", "round": 2}])
     with run.metrics_path.open("a") as file:
         file.write(half)
-    run.cut(size)
+    for round in (1, 2):
+        run.keep_snapshot(round, b"")
+    run.cut(size, 1)
+    assert list(run.snapshots()) == [1]
     assert list(run.metrics()) == [{"kind": "round", "round": 1}]
-    run.cut(0)
+    run.cut(0, 0)
     assert list(run.metrics()) == []
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from protea import geometry
 from protea.client import LOOK, Client
 from protea.data.samples import Samples
+from protea.errors import ClientError, PayloadError
 from protea.evaluation import rules
 from protea.evaluation.tally import Tally, probabilities
 from protea.method import Method
@@ -47,6 +48,12 @@ class Examination(Payload):
 
     tallies: Mapping[str, Tally]  # by part and rule: "test/head"
     space: Space | None = None
+
+    def check(self, classes: int, dim: int) -> None:
+        super().check(classes, dim)
+        known = {f"{part}/{rule}" for part in ("test", "validation") for rule in rules.NAMES}
+        if unknown := sorted(self.tallies.keys() - known):
+            raise PayloadError(f"{unknown[0]!r} arrived, which is not a part and a rule, such as test/head.")
 
 
 @torch.no_grad()
@@ -99,13 +106,21 @@ def answers(client: Client, data: Samples, ways: dict[str, rules.Rule]) -> dict[
         with client.model.remembering():
             for rule, answer in ways.items():
                 found[rule].append(answer(x))
-    return {rule: torch.cat(parts) for rule, parts in found.items()}
+    scores = {rule: torch.cat(parts) for rule, parts in found.items()}
+    for rule, values in scores.items():
+        if values.isnan().any() or values.isposinf().any():
+            raise ClientError(
+                f"client {client.id}, round {client.round}: its scores by {rule!r} are not finite, so its model or the "
+                f"prototypes have diverged.  Try a smaller training.lr, or training.clip=10."
+            )
+    return scores
 
 
 @torch.no_grad()
 def snapshot(client: Client) -> Snapshot:
     data = client.train if client.test is None or not len(client.test) else client.test
-    z, y = client.outputs(client.model.features, data.only(torch.arange(min(SHOWN, len(data)))))
+    rows = torch.linspace(0, len(data) - 1, min(SHOWN, len(data))).long()  # the first ones may all be of one class
+    z, y = client.outputs(client.model.features, data.only(rows))
     return Snapshot(client.prototypes(), z, y)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -60,6 +61,7 @@ class Geometry:
     margins: list[float]  # of the global prototypes: each class to the nearest other; empty if there are none
     widest: list[float]  # the same of whichever client has the largest
     shrinkage: float | None  # global margins as a share of the widest, mean over classes that have both
+    apart: float | None  # how far the farthest global prototype is from the first one
     inter: float | None  # distance of two prototypes of a client, mean over pairs and clients
     intra: float | None  # distance of a client's test samples to their prototype, mean over clients
 
@@ -102,20 +104,22 @@ class Judged:
 
     def geometry(self) -> Geometry | None:
         spaces = [each.space for each in self.examined.values() if each.space is not None]
-        margins = torch.zeros(self.classes)
+        if self.known is None and not spaces:
+            return None
+        margins, apart = torch.full((self.classes,), torch.inf), None
         if self.known is not None:
             margins = geometry.margins(self.known.vectors, self.known.present).cpu()
-            margins = margins.masked_fill(margins.isinf(), 0.0)
-        if not spaces:
-            return Geometry(margins.tolist(), [], None, None, None) if self.known is not None else None
-        widest = torch.stack([space.margins for space in spaces]).amax(0).cpu()
-        both = (margins > 0) & (widest > 0)
+            points = self.known.vectors[self.known.present]
+            apart = finite(float(torch.cdist(points, points[:1]).max())) if len(points) > 1 else None
+        widest = torch.stack([space.margins for space in spaces]).amax(0).cpu() if spaces else torch.zeros(0)
+        both = margins.isfinite() & (widest > 0) if spaces else torch.zeros_like(margins, dtype=torch.bool)
         return Geometry(
-            margins=margins.tolist() if self.known is not None else [],
+            margins=margins.nan_to_num(0.0, 0.0, 0.0).tolist() if self.known is not None else [],
             widest=widest.tolist(),
             shrinkage=float((margins[both] / widest[both]).mean()) if both.any() else None,
-            inter=sum(float(space.inter) for space in spaces) / len(spaces),
-            intra=sum(float(space.intra) for space in spaces) / len(spaces),
+            apart=apart,
+            inter=_mean([float(space.inter) for space in spaces]),
+            intra=_mean([float(space.intra) for space in spaces]),
         )
 
     def shared(self) -> dict[str, Shared]:
@@ -152,11 +156,13 @@ class Together:
     def take(self, reply: Reply) -> None:
         expected = (len(self.labels), self.classes)
         for rule, chances in reply.up.items():
-            if tuple(chances.shape) != expected or not torch.isfinite(chances).all():
+            if tuple(chances.shape) != expected:
                 raise PayloadError(
                     f"{tuple(chances.shape)} answers on the shared test set by {rule!r}, expected are {expected} "
                     f"probabilities."
                 )
+            if not torch.isfinite(chances).all():
+                raise PayloadError(f"answers on the shared test set by {rule!r} are not finite.")
         for rule, chances in reply.up.items():
             self.chances[rule] = self.chances[rule] + chances if rule in self.chances else chances
         self.alone[reply.client] = {rule: self._accuracy(chances) for rule, chances in sorted(reply.up.items())}
@@ -171,4 +177,14 @@ class Together:
         return found
 
     def _accuracy(self, chances: Tensor) -> float:
-        return int((chances.argmax(1) == self.labels).sum()) / len(self.labels)
+        undecided = chances.amax(1) == chances.amin(1)  # all classes alike is no answer
+        return int(((chances.argmax(1) == self.labels) & ~undecided).sum()) / len(self.labels)
+
+
+def finite(value: float) -> float | None:
+    """None for what JSON has no number for."""
+    return value if math.isfinite(value) else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -24,6 +24,9 @@ class Scored(Like):
     def test(self) -> dict[str, Score]: ...
 
     @property
+    def judged(self) -> frozenset[int]: ...
+
+    @property
     def validation(self) -> dict[str, Score]: ...
 
 
@@ -37,13 +40,18 @@ class Reported:
 
 
 def report(records: Sequence[Scored], protocol: Protocol) -> Reported | None:
-    """None where there is nothing to report: no evaluation, or for ``validation`` nothing held out."""
+    """None where there is nothing to report: no evaluation, or for ``validation`` nothing held out.
+
+    A round is chosen only among those that judged all clients: others may have met easier ones.
+    """
     scored = [record for record in records if record.test]
+    everyone = frozenset[int]().union(*(record.judged for record in scored))
+    whole = [record for record in scored if record.judged == everyone]
     if protocol == "validation":
-        held_out = [record for record in scored if record.validation]
+        held_out = [record for record in whole if record.validation]
         chosen = [max(held_out, key=lambda record: record.validation["method"].weighted)] if held_out else []
     elif protocol == "best":
-        chosen = [max(scored, key=lambda record: record.test["method"].weighted)] if scored else []
+        chosen = [max(whole, key=lambda record: record.test["method"].weighted)] if whole else []
     else:
         chosen = scored[-5:] if protocol == "last5" else scored[-1:]
     if not chosen:

@@ -24,16 +24,14 @@ class Tally(Payload):
     certain: Tensor  # (3, BINS) by certainty of the answer: answers, sum of certainties, hits
 
     @classmethod
-    def empty(cls, classes: int) -> Self:
-        nothing = torch.zeros(classes, dtype=torch.int64)
-        return cls(nothing, nothing, nothing, torch.zeros(3, BINS, dtype=torch.float64))
-
-    @classmethod
     def of(cls, scores: Tensor, labels: Tensor) -> Self:
-        """Scores are ``(samples, classes)``; the answer is the largest, its certainty the softmax there."""
+        """Scores are ``(samples, classes)``; the answer is the largest, its certainty the softmax there.
+
+        Where no class has a score (all are -inf) there is no answer, which is wrong.
+        """
         classes = scores.shape[1]
-        answers = scores.argmax(1)
-        right = answers == labels
+        answers, given = scores.argmax(1), ~scores.isneginf().all(1)
+        right = (answers == labels) & given
         certainty = probabilities(scores).gather(1, answers.unsqueeze(1)).squeeze(1).double()
         place = (certainty * BINS).long().clamp(max=BINS - 1)
         certain = torch.zeros(3, BINS, dtype=torch.float64, device=scores.device)
@@ -42,7 +40,7 @@ class Tally(Payload):
         return cls(
             labels.bincount(minlength=classes).cpu(),
             labels[right].bincount(minlength=classes).cpu(),
-            answers.bincount(minlength=classes).cpu(),
+            answers[given].bincount(minlength=classes).cpu(),
             certain.cpu(),
         )
 

@@ -9,6 +9,7 @@ of the others.  Clients do as in FedProto.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,6 +20,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from protea import Client, Method, Prototypes, Server, Upload, losses
+from protea.errors import ProteaError
 from protea.geometry import margins
 from protea.methods.fedproto import FedProto
 
@@ -133,7 +135,10 @@ def train_prototypes(
             value.backward()
             optimizer.step()
             total += value.detach() * len(rows)
-    return total.item() / max(1, len(points))
+    loss = total.item() / max(1, len(points))
+    if not math.isfinite(loss):
+        raise ProteaError(f"The server's prototypes diverged: their loss is {loss} (lr {lr:g}).  Try a smaller one.")
+    return loss
 
 
 def contrast(points: Tensor, labels: Tensor, prototypes: Tensor, margin: Tensor | float) -> Tensor:

@@ -292,6 +292,10 @@ def _refuse_different(pasts: Sequence[Past]) -> None:
         if _under(name, SAME):
             values = [shown(table.get(name)) for table in tables]
             found.append(f"  {name}: " + _who(values, pasts))
+    for seed in sorted({past.seed for past in pasts}):
+        same = [past for past in pasts if past.seed == seed]
+        if not found and len({past.partition for past in same}) > 1:
+            found.append(f"  who has which samples, with seed {seed}: " + _who([past.partition for past in same], same))
     if found:
         raise ConfigError(
             "These runs do not compare: their numbers were made in different ways.\n"

@@ -92,10 +92,12 @@ class Run:
                 if line.endswith("\n"):  # else it is being written
                     yield json.loads(line)
 
-    def cut(self, size: int) -> None:
-        """Keep the first ``size`` bytes of the metrics."""
+    def cut(self, size: int, round: int) -> None:
+        """Keep the first ``size`` bytes of the metrics, and snapshots up to ``round``."""
         with self.metrics_path.open("rb") as file:
             write_bytes(self.metrics_path, file.read(size))
+        for later in [path for number, path in self.snapshots().items() if number > round]:
+            later.unlink()
 
     def keep_snapshot(self, round: int, content: bytes) -> None:
         (self.path / "prototypes").mkdir(exist_ok=True)
