@@ -35,6 +35,9 @@ Changes = Annotated[
     list[str] | None,
     typer.Argument(metavar="[A.B=C]...", help="Changes, such as method.pull=1 seed=2.", show_default=False),
 ]
+Log = Annotated[
+    list[str] | None, typer.Option(help="Also log to tensorboard or mlflow.  Repeatable.", show_default=False)
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write records as JSON lines to standard output.")]
 
@@ -50,9 +53,7 @@ def run(
         list[str] | None,
         typer.Option(help="Run this method too, on the same split.  Repeatable.", show_default=False),
     ] = None,
-    log: Annotated[
-        list[str] | None, typer.Option(help="Also log to tensorboard or mlflow.  Repeatable.", show_default=False)
-    ] = None,
+    log: Log = None,
     with_report: Annotated[bool, typer.Option("--report", help="End with a report, as an HTML page.")] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -80,14 +81,20 @@ def run(
 @app.command()
 def resume(
     directory: Annotated[Path, typer.Argument(help="Run directory.", show_default=False)],
+    log: Log = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue a run that was interrupted, from its newest checkpoint."""
+    trackers.check(log or [])
     console = Console(stderr=as_json, quiet=quiet)
     each = config.load(Run.open(directory).path / "config.toml")
-    with interruptible(directory), screen(console, each, quiet, as_json) as show:
-        result = experiment.resume(directory, watch=show.reply, on_round=show.record)
+    with (
+        interruptible(directory),
+        screen(console, each, quiet, as_json) as show,
+        trackers.tracked(log or [], each, directory, show.record) as record,
+    ):
+        result = experiment.resume(directory, watch=show.reply, on_round=record)
     finish(console, [result], as_json)
 
 
@@ -103,7 +110,7 @@ def show(config_file: Config, changes: Changes = None) -> None:
 def list_(
     what: Annotated[str, typer.Argument(help="|".join(listing.LISTS), show_default=False)],
 ) -> None:
-    """List methods, families, architectures, data, partitions or engines."""
+    """List methods, families, architectures, data, partitions, engines or tables of papers."""
     listing.show(Console(), what)
 
 

@@ -512,8 +512,8 @@ def test_markdown_and_latex_carry_caption_and_footnotes(tmp_path: Path, command:
 def test_out_writes_a_file_and_notes_stay_on_the_screen(tmp_path: Path, command: Command):
     past(tmp_path / "runs" / "a", FedProto(), [0.9])
     going = past(tmp_path / "runs" / "b", Local(), [0.8], ended=False)
-    out, notes = command("compare", tmp_path / "runs", "--format", "csv", "--out", tmp_path / "table.csv")
-    assert out == "" and notes.startswith(f"{going} is left out")
+    out, notes = command("compare", tmp_path / "runs", "--out", tmp_path / "table.csv")
+    assert out == "" and notes.startswith(f"Written: {tmp_path / 'table.csv'}, as csv\n{going} is left out")
     assert (tmp_path / "table.csv").read_text().startswith("method,seeds,mean")
     _, error = command("compare", tmp_path / "runs", "--out", tmp_path / "no" / "table.csv")
     assert "cannot be written: No such file or directory.  Choose another --out." in error

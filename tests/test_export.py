@@ -135,4 +135,4 @@ def test_the_command(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     code, error = call(runs, "--csv", tmp_path / "no" / "a.csv")
     assert code == 2 and "cannot be written: No such file or directory.  Choose another file." in error
     code, error = call(tmp_path / "none", "--csv", tmp_path / "b.csv")
-    assert code == 2 and "holds no run" in error and not (tmp_path / "b.csv").exists()
+    assert code == 2 and "none is not a folder" in error and not (tmp_path / "b.csv").exists()

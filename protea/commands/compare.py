@@ -54,12 +54,16 @@ def compare(
             metavar="METHOD", help="Differences are to this one; by default local, else the best.", show_default=False
         ),
     ] = None,
-    format: Annotated[str, typer.Option(help="table|markdown|csv|latex")] = "table",
+    format: Annotated[
+        str | None,
+        typer.Option(help="table|markdown|csv|latex; by default as --out ends, else table", show_default=False),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write to this file.", show_default=False)] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Also compare what does not compare, and mark it.")] = False,
 ) -> None:
     """Compare methods over the seeds of their runs."""
-    numbers.known(format, FORMATS, "--format")
+    if format is not None:
+        numbers.known(format, FORMATS, "--format")
     found = numbers.compare(
         runs,
         rule=rule,
@@ -71,7 +75,8 @@ def compare(
         against=against,
         anyway=anyway,
     )
-    text = FORMATS[format](found)
+    form = format or ENDINGS.get(out.suffix if out else "", "table")
+    text = FORMATS[form](found)
     if out is None:
         sys.stdout.write(text)
         sys.stdout.flush()  # before the notes
@@ -81,6 +86,8 @@ def compare(
         except OSError as error:
             raise ConfigError(f"{out} cannot be written: {error.strerror}.  Choose another --out.") from error
     aside = Console(stderr=True)
+    if out is not None:
+        aside.print(f"Written: {out}, as {form}", soft_wrap=True, highlight=False)
     for note in found.notes:
         aside.print(note, soft_wrap=True, highlight=False, markup=False)
 
@@ -233,6 +240,7 @@ def comma_separated(found: Comparison) -> str:
     return file.getvalue()
 
 
+ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex"}
 FORMATS = {"table": table, "markdown": markdown, "csv": comma_separated, "latex": latex}
 
 

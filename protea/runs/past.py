@@ -71,6 +71,8 @@ def find(paths: Iterable[Path | str]) -> list[Path]:
     """Run directories among the paths and one or two levels below them, each once, in order."""
     found: dict[Path, None] = {}
     for path in map(Path, paths):
+        if not path.is_dir():
+            raise ConfigError(f"{path} is not a folder.  Give a run directory, or a folder that holds some.")
         inside = [config.parent for level in ("", "*/", "*/*/") for config in sorted(path.glob(f"{level}config.toml"))]
         if not inside:
             raise ConfigError(f"{path} holds no run: there is no config.toml in it or below.")
