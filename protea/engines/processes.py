@@ -83,7 +83,8 @@ class Processes:
                     working[process] = self._give(process, queue.popleft())
             if not working:
                 break
-            ready = wait([process.pipe for process in working])
+            # A Ctrl-C that comes just before the system waits is noticed only when that ends: wait in short turns.
+            ready = wait([process.pipe for process in working], timeout=1)
             for process in [process for process in working if process.pipe in ready]:
                 yield self._take(process, working.pop(process))
                 while process.dead and queues[process]:
