@@ -33,6 +33,7 @@ LAYERS = [
     ["tables"],
     ["report"],
     ["runs.compare", "runs.export"],
+    ["runs.alike"],
     ["runs.past"],
     ["rng", "plugins", "runs.store"],
     ["errors"],

@@ -1,20 +1,30 @@
-"""Methods side by side: the mean over seeds, differences in pairs, and whether runs may stand in one table at all.
+"""Methods side by side: the mean over seeds, and differences in pairs.
 
 Everything here is worked out from run directories alone.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from protea.errors import ConfigError, nearest
+from protea.runs.alike import (
+    SAME,
+    differing,
+    labels,
+    refuse_different,
+    settings,
+    shown,
+    under,
+    usual_settings,
+    who,
+    words_of,
+)
 from protea.runs.past import Line, Past, find
 from protea.runs.store import Run
 
@@ -22,14 +32,6 @@ SCOPES = ("own", "ensemble", "shared", "server")
 WEIGHTINGS = ("weighted", "uniform")
 PROTOCOLS = ("validation", "final", "last5", "best")
 MEASURES = ("accuracy", "balanced", "macro_f1", "calibration")
-
-# Settings in three groups.  These do not matter: seeds are what means are taken over, the rest moves no number.
-FREE = (
-    "seed", "data.seed", "device", "engine", "checkpoint",
-    "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.protocol",
-)  # fmt: skip
-# Of the others, these must be the same in one table; all that remain make a row of their own.
-SAME = ("rounds", "clients", "fraction", "data", "evaluation")
 LEAST = 1e-12  # differences that vary by less are the same but for rounding
 
 
@@ -181,12 +183,12 @@ def compare(
     notes: list[str] = []
     pasts = _ended(paths, notes)
     if not anyway:
-        _refuse_different(pasts)
+        refuse_different(pasts)
     choice = choose(pasts, rule, scope, weighting, protocol, measure)
     judged = _judge(pasts, choice, notes)
     best_first = sorted(_grouped(judged).items(), key=lambda item: _order(item[1], choice))
     base = _base([(label, runs[0].past.method) for label, runs in best_first], against)
-    usual = _usual([run.past for run in judged])
+    usual = usual_settings([run.past for run in judged])
     others = {run.pair: run.value for run in judged if run.label == base}
     rows = [_row(label, runs, choice, {} if label == base else others, target, usual) for label, runs in best_first]
     seeds = sorted({seed for row in rows for seed in row.seeds})
@@ -197,36 +199,8 @@ def compare(
                 f"{row.label}: {pairs} of {row.score.count} runs have the seed and the split of one of {base}."
             )
         if missing := [seed for seed in seeds if seed not in row.seeds]:
-            notes.append(f"{row.label} has no run with seed {_words(missing)}: its mean is over other seeds.")
+            notes.append(f"{row.label} has no run with seed {words_of(missing)}: its mean is over other seeds.")
     return Comparison(choice, rows, base, target, _data(usual), int(usual["rounds"]), seeds, notes)
-
-
-def settings(past: Past) -> dict[str, Any]:
-    """All that makes a run's numbers but its seed, by name: ``training.lr``."""
-    return {name: value for name, value in _flat(past.config) if not _under(name, FREE)}
-
-
-def labels(pasts: Sequence[Past]) -> list[str]:
-    """Each run's method and what sets it apart: ``fedproto pull=1``.  Runs that differ in their seed have the same.
-
-    The method's own settings are told apart among runs of that method, all others among all runs.  What should be the
-    same is named where it is not as in most.
-    """
-    tables, usual = [settings(past) for past in pasts], _usual(pasts)
-    common = [name for name in _differing(tables) if not _under(name, ["method"])]
-    found = []
-    for past, table in zip(pasts, tables, strict=True):
-        alike = [other for run, other in zip(pasts, tables, strict=True) if run.method == past.method]
-        own = [name for name in _differing(alike) if _under(name, ["method"])]
-        apart = [name for name in own + common if _tells(name, table, usual)]
-        words = [f"{name.removeprefix('method.')}={shown(table.get(name))}" for name in apart]
-        found.append(" ".join([past.method, *words]))
-    return found
-
-
-def _tells(name: str, table: Mapping[str, Any], usual: Mapping[str, Any]) -> bool:
-    """Whether a setting that differs somewhere is worth a word in this run's label."""
-    return _mark(table.get(name)) != _mark(usual.get(name)) if _under(name, SAME) else name in table
 
 
 def choose(
@@ -259,22 +233,19 @@ def known(value: str, names: Iterable[str], option: str) -> None:
         raise ConfigError(f"{option} is {value!r}.  {nearest(value, names)}")
 
 
-def shown(value: object) -> str:
-    """A setting as one would type it."""
-    if value is None:
-        return "not set"
-    if isinstance(value, float):
-        return repr(value).removesuffix(".0")
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def _ended(paths: Iterable[Path | str], notes: list[str]) -> list[Past]:
     """Runs that have ended.  Their clients' lines, which are many, are not kept."""
     found = []
     for path in find(paths):
         summary = Run.open(path).summary()
         if summary is None:
-            notes.append(f"{path} is left out: it has not ended.  To end it: protea resume {path}")
+            failed = path / "error.txt"  # of a sweep
+            why = (
+                f"it failed, see {failed}"
+                if failed.is_file()
+                else f"it has not ended.  To end it: protea resume {path}"
+            )
+            notes.append(f"{path} is left out: {why}")
         elif "protocols" not in summary:
             notes.append(f"{path} is left out: its summary.json names no protocols.  It is of an earlier version.")
         else:
@@ -284,32 +255,12 @@ def _ended(paths: Iterable[Path | str], notes: list[str]) -> list[Past]:
     return found
 
 
-def _refuse_different(pasts: Sequence[Past]) -> None:
-    """Say which settings differ that should not, between which runs."""
-    tables = [settings(past) for past in pasts]
-    found = []
-    for name in _differing(tables):
-        if _under(name, SAME):
-            values = [shown(table.get(name)) for table in tables]
-            found.append(f"  {name}: " + _who(values, pasts))
-    for seed in sorted({past.seed for past in pasts}):
-        same = [past for past in pasts if past.seed == seed]
-        if not found and len({past.partition for past in same}) > 1:
-            found.append(f"  who has which samples, with seed {seed}: " + _who([past.partition for past in same], same))
-    if found:
-        raise ConfigError(
-            "These runs do not compare: their numbers were made in different ways.\n"
-            + "\n".join(found)
-            + "\n  Name runs that agree in this, or add --anyway, which marks the rows that differ."
-        )
-
-
 def _headline(pasts: Sequence[Past]) -> str:
     """The protocol that all runs report by."""
     found = [str((past.summary or {})["made"]["protocol"]) for past in pasts]
     if len(set(found)) > 1:
         raise ConfigError(
-            f"The runs report by different protocols: {_who(found, pasts)}.\n"
+            f"The runs report by different protocols: {who(found, pasts)}.\n"
             f"  All have the others too.  Choose one for all: --protocol {'|'.join(PROTOCOLS)}"
         )
     return found[0]
@@ -345,7 +296,7 @@ def _lack(past: Past, choice: Choice) -> str:
     if choice.scope == "server":
         return "no model on the server."
     return (
-        f"no answers on the shared test set in round {_words(rounds)}.  Try --protocol final, or run it with "
+        f"no answers on the shared test set in round {words_of(rounds)}.  Try --protocol final, or run it with "
         f"evaluation.shared=1."
     )
 
@@ -406,8 +357,8 @@ def _row(
         sent=statistics.mean(sent),
         differs={
             name: (shown(own.get(name)), shown(usual.get(name)))
-            for name in _differing([own, usual])
-            if _under(name, SAME)
+            for name in differing([own, usual])
+            if under(name, SAME)
         },
     )
 
@@ -423,55 +374,12 @@ def _reached(pasts: Sequence[Past], choice: Choice, target: float) -> Reached:
     return Reached(statistics.mean(firsts) if everyone else None, len(firsts), len(pasts))
 
 
-def _usual(pasts: Sequence[Past]) -> dict[str, Any]:
-    """Of each setting that should be the same, the value that most runs have."""
-    tables = [settings(past) for past in pasts]
-    names = dict.fromkeys(name for table in tables for name in table if _under(name, SAME))
-    found = {name: Counter(_mark(table.get(name)) for table in tables).most_common(1)[0][0] for name in names}
-    return {name: json.loads(mark) for name, mark in found.items() if mark != "null"}
-
-
 def _data(usual: Mapping[str, Any]) -> str:
     """``digits, dirichlet alpha=0.1, 10 clients``."""
 
     def one(group: str) -> str:
-        named = {name.removeprefix(f"{group}."): value for name, value in usual.items() if _under(name, (group,))}
+        named = {name.removeprefix(f"{group}."): value for name, value in usual.items() if under(name, (group,))}
         rest = [f"{name}={shown(value)}" for name, value in named.items() if name != "kind"]
         return " ".join([str(named.get("kind", "")), *rest]).strip()
 
     return f"{one('data.source')}, {one('data.partition')}, {usual['clients']} clients"
-
-
-def _differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names whose value is not the same in all, in the order in which they appear."""
-    names = dict.fromkeys(name for table in tables for name in table)
-    return [name for name in names if len({_mark(table.get(name)) for table in tables}) > 1]
-
-
-def _mark(value: object) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
-
-
-def _flat(table: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
-
-
-def _under(name: str, groups: Iterable[str]) -> bool:
-    return any(name == group or name.startswith(f"{group}.") for group in groups)
-
-
-def _who(values: Sequence[str], pasts: Sequence[Past]) -> str:
-    """``6 in runs/a, runs/b; 30 in runs/c``."""
-    found: dict[str, list[str]] = {}
-    for value, past in zip(values, pasts, strict=True):
-        found.setdefault(value, []).append(str(past.path))
-    return "; ".join(f"{value} in {_words(paths)}" for value, paths in found.items())
-
-
-def _words(values: Sequence[object], most: int = 4) -> str:
-    more = f" and {len(values) - most} more" if len(values) > most else ""
-    return ", ".join(map(str, values[:most])) + more

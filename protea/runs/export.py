@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from protea.errors import ConfigError
-from protea.runs.compare import labels
+from protea.runs.alike import labels
 from protea.runs.past import Line, Past, find
 
 COLUMNS = ("run", "method", "seed", "round", "client", "name", "value")
