@@ -27,13 +27,8 @@ from protea.config import Experiment, override, to_table
 from protea.errors import ConfigError, PluginError, ProteaError, nearest
 from protea.experiment import resume, run
 from protea.record import Record
-from protea.runs.store import Run, write_json, write_text
+from protea.runs.store import Run, locked, write_json, write_text
 from protea.tables import Table
-
-try:
-    import fcntl
-except ImportError:  # Windows: two processes on one sweep are not told apart
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
 LOCK = ".lock"
@@ -300,12 +295,8 @@ def held(path: Path) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{path} cannot be made: {error.strerror}.  Choose another --out.") from error
-    with (path / LOCK).open("w") as file:
-        try:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(f"{path} is being swept by another process.  Wait, or stop that one.") from error
+    (path / LOCK).touch()
+    with locked(path / LOCK, f"{path} is being swept by another process.  Wait, or stop that one."):
         yield
 
 

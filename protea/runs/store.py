@@ -24,7 +24,7 @@ from protea.errors import ConfigError
 
 try:
     import fcntl
-except ImportError:  # Windows: two processes on one run are not told apart
+except ImportError:  # Windows: two processes on one run or sweep are not told apart
     fcntl = None  # type: ignore[assignment]
 
 
@@ -58,14 +58,8 @@ class Run:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Within, no other process may write to this run."""
-        with (self.path / "config.toml").open() as file:
-            try:
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise ConfigError(
-                    f"{self.path} is being written by another process.  Wait, or stop that one."
-                ) from error
+        taken = f"{self.path} is being written by another process.  Wait, or stop that one."
+        with locked(self.path / "config.toml", taken):
             yield
 
     @classmethod
@@ -113,6 +107,18 @@ class Run:
     def summary(self) -> dict[str, Any] | None:
         path = self.path / "summary.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+@contextmanager
+def locked(path: Path, taken: str) -> Iterator[None]:
+    """Within, this process alone has the file; :class:`ConfigError` with the words ``taken`` if another one does."""
+    with path.open() as file:
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(taken) from error
+        yield
 
 
 def fresh(parent: Path, name: str) -> Path:
