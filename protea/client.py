@@ -75,7 +75,7 @@ class Client:
         for epoch in range(plan.epochs if epochs is None else epochs):
             order = torch.randperm(len(data), generator=rng.generator(f"batches/{epoch}"))
             augmenting = rng.generator(f"augment/{epoch}")
-            for rows in batches(order, plan.batch):
+            for rows in batches(order, plan.batch, plan.last):
                 x, y = data.batch(rows)
                 if self.augment is not None:
                     x = self.augment(x, augmenting)
@@ -84,7 +84,8 @@ class Client:
                 if not torch.isfinite(value):
                     raise ClientError(
                         f"client {self.id}, round {self.round}: the loss became {values[-1]} at step {len(values)} "
-                        f"(lr {lr:g}, {self.model.name}).  Try a smaller training.lr, or training.clip=10."
+                        f"(lr {lr:g}, {self.model.name}).  Try a smaller training.lr, training.clip=10, or "
+                        f"training.last=drop: BatchNorm may explode on a last batch of a few samples."
                     )
                 optimizer.zero_grad()
                 value.backward()

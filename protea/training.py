@@ -20,6 +20,7 @@ class Training:
 
     epochs: PositiveInt = 1
     batch: PositiveInt = 10
+    last: Literal["keep", "drop"] = "keep"  # a last batch that is not full
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: Fraction = 0.0  # of sgd
@@ -51,12 +52,15 @@ class Training:
                 )
 
 
-def batches(order: Tensor, size: int) -> Iterator[Tensor]:
-    """Cut row numbers into batches, all of them used.
+def batches(order: Tensor, size: int, last: Literal["keep", "drop"] = "keep") -> Iterator[Tensor]:
+    """Cut row numbers into batches.
 
-    A last batch of one joins the batch before it: BatchNorm cannot train on one sample.
+    A last batch of one joins the batch before it, even if it is kept: BatchNorm cannot train on one sample.
+    An only batch is never dropped: a client with few samples trains on those.
     """
     parts = list(order.split(size)) if len(order) else []
-    if len(parts) > 1 and len(parts[-1]) == 1:
+    if len(parts) > 1 and len(parts[-1]) < size and last == "drop":
+        parts.pop()
+    elif len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     yield from parts

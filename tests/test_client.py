@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toy
-from torch import nn
+from torch import Tensor, nn
 
 from protea import Client, SplitModel
 from protea.data.samples import Samples
@@ -33,6 +33,25 @@ def test_batches_use_every_sample_and_never_end_with_one(samples: int, sizes: li
     parts = list(batches(torch.randperm(samples), 10))
     assert [len(part) for part in parts] == sizes
     assert sorted(torch.cat(parts).tolist()) == list(range(samples))
+
+
+@pytest.mark.parametrize(
+    ("samples", "sizes"), [(0, []), (1, [1]), (9, [9]), (10, [10]), (11, [10]), (19, [10]), (20, [10, 10])]
+)
+def test_a_last_batch_that_is_not_full_can_be_dropped_but_never_all_samples(samples: int, sizes: list[int]) -> None:
+    assert [len(part) for part in batches(torch.randperm(samples), 10, "drop")] == sizes
+
+
+def test_dropping_the_last_batch_is_a_setting_of_training() -> None:
+    for last, steps in (("keep", 3), ("drop", 2)):
+        c, seen = client(25, batch=10, last=last), list[int]()
+
+        def loss(x: Tensor, y: Tensor, c: Client = c, seen: list[int] = seen) -> Tensor:
+            seen.append(len(x))
+            return F.cross_entropy(c.model(x), y)
+
+        c.fit(loss)
+        assert seen == [10, 10, 5][:steps]
 
 
 def test_a_step_is_the_step_of_plain_sgd() -> None:

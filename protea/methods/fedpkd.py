@@ -144,7 +144,9 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
     def fit(self, server: Server, loss: Callable[[Tensor], Tensor], rows: Tensor) -> float:
         """Train the server's model on ``loss(rows)``, batch by batch; the last epoch's mean."""
         model = server.memory["model"]
-        plan = Training(self.server_epochs, self.server_batch, self.server_lr, self.server_optimizer)
+        plan = Training(
+            epochs=self.server_epochs, batch=self.server_batch, lr=self.server_lr, optimizer=self.server_optimizer
+        )
         optimizer = plan.make_optimizer(model.parameters(), plan.lr)
         set_training([model], single=plan.batch == 1 or len(rows) == 1)
         values: list[float] = []
