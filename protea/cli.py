@@ -21,6 +21,7 @@ from protea.commands.reproduce import reproduce
 from protea.commands.sweep import sweep
 from protea.config import Experiment
 from protea.errors import ClientError, ProteaError
+from protea.runs import checkpoint
 from protea.runs.store import Run
 
 app = typer.Typer(
@@ -150,7 +151,11 @@ def interruptible(directory: Path) -> Iterator[None]:
         raise ClientError(f"{error}\n  What was done so far is in {directory}; protea resume {directory}") from error
     except KeyboardInterrupt:
         if directory.exists():
-            Console(stderr=True).print(f"Stopped.  Continue with: protea resume {directory}", soft_wrap=True)
+            kept = checkpoint.complete(directory / "checkpoints")
+            where = f"after round {int(kept[-1].name)}" if kept else "from the beginning"
+            Console(stderr=True).print(
+                f"Stopped.  Go on {where}: protea resume {directory}", soft_wrap=True, highlight=False
+            )
         raise SystemExit(130) from None
 
 

@@ -81,7 +81,26 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
-    return read(override(table, overrides), str(path))
+    return changed(table, overrides, str(path))
+
+
+def changed(table: Table, overrides: Sequence[str], where: str) -> Experiment:
+    """The experiment in the table of the file ``where``, with changes; what is wrong is blamed on one or the other."""
+    result = override(table, overrides)
+    try:
+        return read(result, where)
+    except ConfigError:
+        if not overrides or not _good(table):
+            raise
+        return read(result, "command line")
+
+
+def _good(table: Table) -> bool:
+    try:
+        read(table)
+    except ConfigError:
+        return False
+    return True
 
 
 def read(table: Table, where: str = "experiment") -> Experiment:

@@ -60,12 +60,14 @@ class Lines(Quiet):
     def __init__(self, console: Console, title: str, experiment: Experiment) -> None:
         super().__init__(console, title, experiment)
         self.started = time.perf_counter()
-        self.done = 0
+        self.ends: list[float] = []  # of rounds
 
     def record(self, record: Record) -> None:
-        self.done += 1
-        passed = time.perf_counter() - self.started
-        left = passed / self.done * (self.rounds - record.round)
+        self.ends.append(time.perf_counter())
+        passed = self.ends[-1] - self.started
+        # The first round has the start-up in it; from the second on, rounds are timed by themselves.
+        each = (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1) if len(self.ends) > 1 else passed
+        left = each * (self.rounds - record.round)
         loss = "-" if record.loss is None else f"{record.loss:.3f}"
         self.console.print(
             f"{self.title}  round {record.round}/{self.rounds}  loss {loss}  "
@@ -131,6 +133,15 @@ ROUNDS = {
 }
 
 
+COLUMNS = {
+    "own rule": "own rule: as the method answers; by head: by the classifier; clients: own rule, every client once; "
+    "the others every sample once; best: best round by own rule (which).",
+    "ensemble": "ensemble: all clients together on the shared test set, by their own rule.",
+    "server": "server: the server's model on the shared test set.",
+    "up": "up, down: all clients and rounds.",
+}
+
+
 def jobs(experiment: Experiment, round: int) -> int:
     """How many jobs clients get in a round: to train, and in some rounds to be judged."""
     settings, taking = experiment.evaluation, participants(experiment.clients, experiment.fraction)
@@ -154,12 +165,7 @@ def size(count: float) -> str:
 
 
 def results(console: Console, found: Sequence[Result]) -> None:
-    """The final table: each run by its protocol, and the majority-class predictor on the same split.
-
-    ``own rule`` and ``by head`` count every test sample once, ``clients`` every client once (own rule); ``best`` is the
-    best round by own rule, for comparison with papers that report it.  ``ensemble`` and ``server`` are on the shared
-    test set: all clients together by their own rule, and the server's model.
-    """
+    """The final table: each run by its protocol, and the majority-class predictor on the same split."""
     table = Table(
         title=f"Accuracy in % on the clients' own test samples, {ROUNDS[found[0].summary['made']['protocol']]}",
         title_justify="left",
@@ -187,6 +193,8 @@ def results(console: Console, found: Sequence[Result]) -> None:
         )  # fmt: skip
     table.add_row("majority", percent(found[0].summary["majority"]))
     console.print(table)
+    words = [COLUMNS[name] for name in ("own rule", *extra, "up")]
+    console.print("  ".join(words), style="dim", highlight=False)
     for result in found:
-        for warning in result.summary["warnings"]:
+        for warning in result.summary["warnings"].values():
             console.print(f"{result.summary['method']}: {warning}", style="yellow", highlight=False)

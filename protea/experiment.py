@@ -28,7 +28,7 @@ from protea.evaluation.protocols import Reported, headline, report
 from protea.federation import Federation
 from protea.payload import halved, to_bytes
 from protea.recipe import Recipe
-from protea.record import Record
+from protea.record import Record, Traffic
 from protea.rng import Streams
 from protea.runs import checkpoint
 from protea.runs.store import Run, fresh
@@ -154,6 +154,7 @@ def _run(
                 recipe.data.save_partition(directory.path / "partition.json")
                 directory.append([recipe.describe()])
             records = Record.read(directory.metrics())
+            loop.traffic = Traffic.of(records)
         for record in loop.run():
             records.append(record)
             if directory is not None:
@@ -214,8 +215,8 @@ def summarise(experiment: Experiment, records: list[Record], data: Federated) ->
         "server": last.server if last else {},
         "shared_round": last.round if last else None,  # which both are of
         "majority": majority,
-        "bytes_up": sum(record.bytes_up for record in records),
-        "bytes_down": sum(record.bytes_down for record in records),
+        "bytes_up": records[-1].total_up if records else 0,
+        "bytes_down": records[-1].total_down if records else 0,
         "failures": sum(len(record.failures) for record in records),
         "warnings": health.warnings(records, majority, data.dataset.names),
         "cost": {"seconds": sum(sum(record.cost.values()) for record in records)},

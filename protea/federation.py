@@ -18,7 +18,7 @@ from protea.evaluation.examine import serve
 from protea.evaluation.judge import Judged, Together, finite
 from protea.method import Method, Upload
 from protea.payload import Named, nbytes, pack, unpack
-from protea.record import Record
+from protea.record import Record, Traffic
 from protea.server import Server
 from protea.worker import threads
 
@@ -41,6 +41,7 @@ class Federation:
     threads: int = 1
     test: Samples | None = None  # shared by all
     watch: Watch = ignore
+    traffic: Traffic = field(default_factory=Traffic, init=False)
     started: bool = field(default=False, init=False)
 
     def start(self) -> None:
@@ -74,6 +75,8 @@ class Federation:
                 with clock("evaluate"):
                     self._evaluate(chosen, judged, failures)
 
+            for job, reply in zip(jobs, replies, strict=True):
+                self.traffic.add(job.client, nbytes(reply.up), nbytes(job.down))
             yield Record(
                 round=server.round,
                 participants=chosen,
@@ -87,9 +90,11 @@ class Federation:
                 values={name: finite(value) for name, value in server.memory.items() if isinstance(value, float)},
                 bytes_up=sum(nbytes(r.up) for r in replies),
                 bytes_down=sum(nbytes(j.down) for j in jobs),
+                total_up=self.traffic.up.total(),
+                total_down=self.traffic.down.total(),
                 failures=failures,
                 cost=clock.seconds,
-                clients=_clients(jobs, replies, judged),
+                clients=self._clients(jobs, replies, judged),
             )
 
     def look(self) -> Named:
@@ -171,6 +176,22 @@ class Federation:
                     raise ClientError(why) from error
                 failures.setdefault(reply.client, why)
 
+    def _clients(self, jobs: Sequence[Job], replies: Sequence[Reply], judged: Judged) -> list[dict[str, Any]]:
+        """One line for each client that took part or was judged."""
+        found: dict[int, dict[str, Any]] = {
+            job.client: {
+                "loss": reply.metrics.get("loss"),
+                "up": nbytes(reply.up),
+                "down": nbytes(job.down),
+                "total_up": self.traffic.up[job.client],
+                "total_down": self.traffic.down[job.client],
+            }
+            for job, reply in zip(jobs, replies, strict=True)
+        }
+        for client, numbers in judged.clients().items():
+            found.setdefault(client, {}).update(numbers)
+        return [{"client": client, **numbers} for client, numbers in sorted(found.items())]
+
     @contextmanager
     def _on_server(self, purpose: str) -> Iterator[None]:
         """Draws of a server hook come from the stream ``server/round/12/aggregate``."""
@@ -201,17 +222,6 @@ class Clock:
         started = time.perf_counter()
         yield
         self.seconds[purpose] = self.seconds.get(purpose, 0.0) + time.perf_counter() - started
-
-
-def _clients(jobs: Sequence[Job], replies: Sequence[Reply], judged: Judged) -> list[dict[str, Any]]:
-    """One line for each client that took part or was judged."""
-    found: dict[int, dict[str, Any]] = {
-        job.client: {"loss": reply.metrics.get("loss"), "up": nbytes(reply.up), "down": nbytes(job.down)}
-        for job, reply in zip(jobs, replies, strict=True)
-    }
-    for client, numbers in judged.clients().items():
-        found.setdefault(client, {}).update(numbers)
-    return [{"client": client, **numbers} for client, numbers in sorted(found.items())]
 
 
 def _mean(values: Sequence[float]) -> float | None:

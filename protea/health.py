@@ -10,14 +10,19 @@ NEAR = 0.01  # of accuracy
 COLLAPSED = 0.01  # distance of global prototypes, as a share of the spread of a client's class
 
 
-def warnings(records: Sequence[Record], majority: float | None, names: Sequence[str]) -> list[str]:
-    """What a careful reader of the records would ask about."""
+def warnings(records: Sequence[Record], majority: float | None, names: Sequence[str]) -> dict[str, str]:
+    """What a careful reader of the records would ask about, by kind of doubt."""
     scored = [record for record in records if record.test]
     if not scored:
-        return []
+        return {}
     last = scored[-1]
-    found = [at_majority(last, majority), nobody_answers(last, names), collapsed(last), *not_falling(records)]
-    return [warning for warning in found if warning is not None]
+    found = {
+        "at majority": at_majority(last, majority),
+        "never answered": nobody_answers(last, names),
+        "collapsed": collapsed(last),
+        **{f"server {name}": doubt for name, doubt in not_falling(records).items()},
+    }
+    return {kind: warning for kind, warning in found.items() if warning is not None}
 
 
 def at_majority(last: Record, majority: float | None) -> str | None:
@@ -52,15 +57,15 @@ def collapsed(last: Record) -> str | None:
     )
 
 
-def not_falling(records: Sequence[Record]) -> list[str | None]:
+def not_falling(records: Sequence[Record]) -> dict[str, str]:
     """Losses of the server that are no lower at the end than in the round they first appeared in."""
-    found: list[str | None] = []
+    found = {}
     for name, now in records[-1].values.items():
         if now is None:
-            found.append(f"The server's {name} is not a number: it has diverged.  Try a smaller learning rate there.")
+            found[name] = f"The server's {name} is not a number: it has diverged.  Try a smaller learning rate there."
         values = [value for record in records if (value := record.values.get(name)) is not None]
         if now is not None and "loss" in name and len(values) >= 5 and values[-1] >= values[0]:
-            found.append(
+            found[name] = (
                 f"The server's {name} did not fall: {values[0]:.3g} at first, {values[-1]:.3g} in the last round."
             )
     return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -27,6 +28,8 @@ class Record:
     values: dict[str, float | None]  # numbers in the server's memory: its loss, a margin; None if not finite
     bytes_up: int
     bytes_down: int
+    total_up: int  # bytes since the first round
+    total_down: int
     failures: dict[int, str]
     cost: dict[str, float]  # seconds
     clients: list[dict[str, Any]]  # each client's own numbers
@@ -64,3 +67,23 @@ class Record:
 
 
 _PLAIN: TypeAdapter[Record] = TypeAdapter(Record)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that each client has sent and was sent since the first round."""
+
+    up: Counter[int] = field(default_factory=Counter)
+    down: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Traffic:
+        """As it was after these rounds."""
+        found = cls()
+        for line in (line for record in records for line in record.clients if "up" in line):
+            found.add(line["client"], line["up"], line["down"])
+        return found
+
+    def add(self, client: int, up: int, down: int) -> None:
+        self.up[client] += up
+        self.down[client] += down

@@ -20,7 +20,7 @@ from protea.models.build import size as parameters
 from protea.papers import Measure, Number
 from protea.papers.plan import Plan, Planned
 from protea.rng import Streams
-from protea.runs.past import Line, Past
+from protea.runs.past import Line, Past, unwell
 from protea.runs.store import write_text
 
 MEASURES: dict[Measure, str] = {
@@ -161,6 +161,12 @@ class Results:
             if row in rows
         ]
 
+    @property
+    def warnings(self) -> list[str]:
+        """What runs warned of at their end, once for each place of the table."""
+        places = dict.fromkeys((each.cell, each.row) for each in self.plan.runs)
+        return unwell({f"{row}, {cell}": [past for _, past in self.of(cell, row)] for cell, row in places})
+
     def majority(self, cell: str) -> float | None:
         """Accuracy of always answering a client's commonest class."""
         runs = (past.summary for row in self.plan.rows for _, past in self.of(cell, row))
@@ -180,6 +186,7 @@ def write(path: Path, results: Results) -> None:
     for measure in preset.numbers:
         text += [f"## {MEASURES[measure]}", "Paper / ours (difference)", beside(results, measure)]
     text += ["## Every run, by every protocol", EVERY, every_run(results)]
+    text += section("Runs that look unwell", results.warnings)
     text += section("Failed", [f"{path.name}: {why}" for path, why in results.failed.items()])
     reasons = dict.fromkeys(f"{name}: {why}" for name, why in lacking(plan))
     text += section("Not run", list(reasons))

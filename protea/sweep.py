@@ -193,13 +193,15 @@ def check(source: Source, changes: Sequence[str], methods: Sequence[str]) -> Exp
     """The experiment, if it can run; where it has a setting of another method of the sweep, the error says so."""
     table = override(source.table, changes)
     try:
-        return config.read(table, str(source.path))
+        return config.changed(source.table, changes, str(source.path))
     except PluginError:
         raise
     except ConfigError as error:
         here, hint = settings_of(method_of(table)), ""
         for change in changes:
-            left = change.partition("=")[0]
+            left, _, value = change.partition("=")
+            if span := re.fullmatch(r"(\d+)-(\d+)", value):
+                hint += f"\n  To sweep from {span[1]} to {span[2]}, write {left}={span[1]}..{span[2]}"
             setting = left.removeprefix("method.")
             owner = next((method for method in methods if setting in settings_of(method)), None)
             if left != setting and setting not in here and owner is not None:

@@ -30,13 +30,16 @@ def chosen(group: str, tag: str, default: type[Any]) -> Any:
     return field(default_factory=default, metadata={"group": group, "tag": tag})
 
 
-def read(kind: type[Any], table: object, where: str, path: str = "") -> Any:
-    """An object of ``kind`` from its table; errors name the file ``where`` and the ``path`` of the setting in it."""
+def read(kind: type[Any], table: object, where: str, path: str = "", tag: str = "") -> Any:
+    """An object of ``kind`` from its table; errors name the file ``where`` and the ``path`` of the setting in it.
+
+    ``tag`` is the setting that chose the kind, if one did.
+    """
     if not isinstance(table, dict):
         raise ConfigError(f"{where}: {path} must be a table of settings; found {table!r}.")
     known = {f.name: f for f in _settings(kind)}
     for name in table.keys() - known.keys():
-        raise ConfigError(_unknown(name, kind, known, path, where))
+        raise ConfigError(_unknown(name, kind, known, path, where, tag))
     values = {}
     for name, value in table.items():
         at = f"{path}.{name}" if path else name
@@ -75,7 +78,7 @@ def _choose(f: Field[Any], value: object, path: str, where: str) -> Any:
         if variant not in variants:
             raise ConfigError(f"{where}: {name} has no variant {variant!r}.  {nearest(variant, variants)}")
         rest = {**variants[variant], **rest}
-    return read(kind, rest, where, path)
+    return read(kind, rest, where, path, tag)
 
 
 def check(settings: Any, where: str, path: str = "") -> None:
@@ -176,10 +179,11 @@ def _value(text: str) -> Any:
         return text
 
 
-def _unknown(name: str, kind: type[Any], known: Mapping[str, Field[Any]], path: str, where: str) -> str:
+def _unknown(name: str, kind: type[Any], known: Mapping[str, Field[Any]], path: str, where: str, tag: str) -> str:
     of = f" of {kind.__name__.lower()}" if path else ""
     at = f"{path}.{name}" if path else name
-    hint = nearest(at, [f"{path}.{other}" if path else other for other in known])
+    others = [*known, tag] if tag else list(known)
+    hint = nearest(at, [f"{path}.{other}" if path else other for other in others])
     return f"{where}: {at} is not a setting{of}.\n  {hint}  {_has(known.values())}"
 
 

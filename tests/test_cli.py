@@ -139,7 +139,7 @@ def test_a_run_without_test_samples_has_dashes_for_accuracies(command: Command):
 
 def test_an_interrupted_run_says_how_to_go_on_and_goes_on(command: Command, tmp_path: Path):
     stopped = command("run", "exp.toml", "method=test_cli:Tired", "checkpoint.every=1", "--out", "here")
-    assert stopped.code == 130 and stopped.err == "Stopped.  Continue with: protea resume here\n"
+    assert stopped.code == 130 and stopped.err == "Stopped.  Go on after round 1: protea resume here\n"
     (tmp_path / "rested").touch()
     done = command("resume", "here")
     assert done.code == 0 and [" ".join(line.split()[:3]) for line in done.lines[:2]] == [
@@ -219,9 +219,9 @@ def test_help_names_the_commands(command: Command):
         (["run", "exp.toml", "rounds"], "ConfigError: 'rounds' changes nothing.  Write setting=value"),
         (
             ["run", "exp.toml", "method.pul=1"],
-            "ConfigError: exp.toml: method.pul is not a setting of fedproto.\n  Did you",
+            "ConfigError: command line: method.pul is not a setting of fedproto.\n  Did you",
         ),
-        (["run", "exp.toml", "method=[x]"], "PluginError: exp.toml: method.name: '[x]' is not among the methods."),
+        (["run", "exp.toml", "method=[x]"], "PluginError: command line: method.name: '[x]' is not among the methods."),
         (["run", "exp.toml", "--beside", "lokal"], "PluginError: --beside lokal: method.name: 'lokal' is not among"),
         (["run", "exp.toml", "--out", "exp.toml"], "ConfigError: exp.toml exists and is not empty."),
         (["run", "exp.toml", "clients=999"], "ConfigError: partition: 999 clients with at least 1 samples each"),

@@ -101,6 +101,8 @@ def record(round: int, accuracy: float, validation: float | None, sent: tuple[in
         values={},
         bytes_up=sent[0],
         bytes_down=sent[1],
+        total_up=round * sent[0],
+        total_down=round * sent[1],
         failures={},
         cost={},
         clients=[],
@@ -355,8 +357,11 @@ def test_headlines_by_different_protocols_are_refused_unless_one_is_chosen(tmp_p
     b = past(tmp_path / "b", Local(), [0.7, 0.6], evaluation=Evaluation(protocol="final"))
     with pytest.raises(ConfigError) as refused:
         compare([a, b])
-    assert f"best in {a}; final in {b}" in str(refused.value) and "--protocol validation|final" in str(refused.value)
+    assert f"best in {a}; final in {b}" in str(refused.value) and "Choose one: --protocol final|last5|best" in str(
+        refused.value
+    )  # nothing was held out for validation
     assert [row.score.mean for row in compare([a, b], protocol="final").rows] == [0.8, 0.6]
+    assert compare([a, b], anyway=True).choice.protocol == "final"
 
 
 def test_a_run_that_has_not_ended_is_left_out_and_said_to_be(tmp_path: Path):
@@ -369,6 +374,20 @@ def test_a_run_that_has_not_ended_is_left_out_and_said_to_be(tmp_path: Path):
     assert found.notes == [f"{going} is left out: it has not ended.  To end it: protea resume {going}"]
     with pytest.raises(ConfigError, match=r"There is no run to compare.\n.*has not ended"):
         compare([going])
+
+
+def test_a_run_of_a_sweep_that_failed_is_called_failed(tmp_path: Path):
+    past(tmp_path / "a", FedProto(), [0.9])
+    bad = past(tmp_path / "b", Local(), [0.8], ended=False)
+    (bad / "error.txt").write_text("ClientError: nan\n")
+    assert compare([tmp_path]).notes == [f"{bad} is left out: it failed, see {bad / 'error.txt'}"]
+
+
+def test_what_runs_warn_of_is_said_once_for_each_row(three: Path):
+    """The majority predictor has 88.9 % with seed 2, between the two methods, and 100 % with seed 3."""
+    found = compare([three]).warnings
+    assert [warning.partition(":")[0] for warning in found] == ["fedproto, seed 3", "local, seeds 2, 3"]
+    assert found[0].startswith("fedproto, seed 3: Accuracy in round 2 is 85.0%; always answering")
 
 
 def test_a_run_of_an_earlier_version_is_left_out(tmp_path: Path):
@@ -445,7 +464,8 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 def test_the_table_says_what_its_numbers_are(three: Path, command: Command):
     out, notes = command("compare", three, "--target", "0.8")
     text = " ".join(out.split())
-    assert notes == "" and text.startswith(
+    assert len(notes.splitlines()) == 2 and notes.startswith("fedproto, seed 3: Accuracy")
+    assert text.startswith(
         "Accuracy in %: rule method, clients' own test samples, every sample once, protocol final (last round); "
         "spiral classes=3 points=30 noise=1 seed=0, dirichlet alpha=0.1 dialect=protea, 3 clients; 2 rounds; "
         "seeds 1, 2, 3."

@@ -43,6 +43,10 @@ def test_a_round_goes_down_once_and_up_once():
     assert server.memory["prototypes"].vectors[0, 0].item() == 1.0  # the mean of 0, 1 and 2
     size = 4 * (toy.CLASSES * toy.DIM + toy.CLASSES)
     assert [(r.bytes_down, r.bytes_up) for r in records] == [(0, 3 * size), (3 * size, 3 * size)]
+    assert [(r.total_down, r.total_up) for r in records] == [(0, 3 * size), (3 * size, 6 * size)]
+    assert [(c["down"], c["up"], c["total_down"], c["total_up"]) for c in records[1].clients] == [
+        (size, size, size, 2 * size)
+    ] * 3
 
 
 def test_accuracy_is_weighted_by_samples_and_by_clients():

@@ -20,6 +20,8 @@ WELL = Record(
     values={"server_loss": 1.0},
     bytes_up=0,
     bytes_down=0,
+    total_up=0,
+    total_down=0,
     failures={},
     cost={},
     clients=[],
@@ -31,34 +33,36 @@ def rounds(**last: object) -> list[Record]:
     return [*early, replace(WELL, round=5, **last)]  # type: ignore[arg-type]
 
 
+def said(records: list[Record], majority: float, names: list[str]) -> list[str]:
+    return list(health.warnings(records, majority, names).values())
+
+
 def test_a_run_that_is_well_says_nothing():
-    assert health.warnings(rounds(), 0.5, NAMES) == []
-    assert health.warnings([replace(WELL, test={})], 0.5, NAMES) == []
-    assert health.warnings([], None, NAMES) == []
+    assert health.warnings(rounds(), 0.5, NAMES) == {}
+    assert health.warnings([replace(WELL, test={})], 0.5, NAMES) == {}
+    assert health.warnings([], None, NAMES) == {}
 
 
 def test_an_accuracy_at_the_majority_rate_is_doubted():
-    (warning,) = health.warnings(rounds(), 0.8, NAMES)
+    (warning,) = said(rounds(), 0.8, NAMES)
     assert warning.startswith("Accuracy in round 5 is 80.0%; always answering a client's commonest class has 80.0%.")
 
 
 def test_a_class_that_is_never_an_answer_is_named():
-    (warning,) = health.warnings(
-        rounds(classes={"samples": [5, 5, 0], "hits": [4, 0, 0], "answers": [10, 0, 0]}), 0.5, NAMES
-    )
+    (warning,) = said(rounds(classes={"samples": [5, 5, 0], "hits": [4, 0, 0], "answers": [10, 0, 0]}), 0.5, NAMES)
     assert warning == "In round 5 no client answered bee, though there are test samples of it."
 
 
 def test_prototypes_at_one_point_are_noticed():
-    (warning,) = health.warnings(rounds(geometry=replace(WELL.geometry, apart=1e-4)), 0.5, NAMES)
+    (warning,) = said(rounds(geometry=replace(WELL.geometry, apart=1e-4)), 0.5, NAMES)
     assert "Global prototypes lie at one point: none is more than 0.0001 from the first" in warning
 
 
 def test_a_server_loss_that_rises_is_noticed():
-    (warning,) = health.warnings(rounds(values={"server_loss": 2.5, "margin": 9.0}), 0.5, NAMES)
+    (warning,) = said(rounds(values={"server_loss": 2.5, "margin": 9.0}), 0.5, NAMES)
     assert warning == "The server's server_loss did not fall: 1.9 at first, 2.5 in the last round."
 
 
 def test_a_server_value_that_is_no_number_is_noticed():
-    (warning,) = health.warnings(rounds(values={"server_loss": None}), 0.5, NAMES)
+    (warning,) = said(rounds(values={"server_loss": None}), 0.5, NAMES)
     assert warning.startswith("The server's server_loss is not a number: it has diverged.")

@@ -276,7 +276,7 @@ def test_ctrl_c_leaves_no_process_and_a_run_that_can_go_on(waiting: subprocess.P
     assert len(session(waiting.pid)) >= 3  # itself and two workers
     os.killpg(waiting.pid, signal.SIGINT)  # as a terminal does: all of them get it
     out, err = waiting.communicate(timeout=60)
-    assert waiting.returncode == 130 and err.strip() == "Stopped.  Continue with: protea resume broken"
+    assert waiting.returncode == 130 and err.strip() == "Stopped.  Go on after round 2: protea resume broken"
     assert [line.split()[2] for line in out.splitlines()] == ["1/4", "2/4"]
     assert until(lambda: not session(waiting.pid))
     goes_on_to_the_same_end()

@@ -183,7 +183,7 @@ def test_names_tell_apart_what_differs_and_nothing_else(source: Source):
         (["seed=5..1"], "'seed=5..1': the range is empty.  Write the smaller number first: 1..5"),
         (["training.lr=0.1..0.5"], "a range in a grid is of whole numbers"),
         (["method.name=fedproto,fedtgp", "fedtpg:method.threshold=1"], "the method 'fedtpg'.  Did you mean fedtgp?"),
-        (["rounds=1,none"], "exp.toml: rounds = 'none'"),
+        (["rounds=1,none"], "command line: rounds = 'none'"),
         (["method.name=fedproto,lokal"], "'lokal' is not among the methods.  Did you mean local?"),
     ],
 )
@@ -375,7 +375,7 @@ def ended(seconds: float, accuracy: float = 0.5) -> Outcome:
 
 
 def record(round: int) -> Record:
-    return Record(round, [], None, {}, {}, {}, {}, {}, None, {}, 0, 0, {}, {}, [])
+    return Record(round, [], None, {}, {}, {}, {}, {}, None, {}, 0, 0, 0, 0, {}, {}, [])
 
 
 def test_the_time_left_is_that_of_the_runs_so_far():

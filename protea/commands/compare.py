@@ -28,6 +28,12 @@ WHERE = {
     "shared": "shared test set, mean of the clients",
     "server": "shared test set, the server's model",
 }
+WHAT = {
+    "accuracy": "Accuracy",
+    "balanced": "Balanced accuracy",
+    "macro_f1": "Macro F1",
+    "calibration": "Calibration error (lower is better)",
+}
 WEIGHTS = {"weighted": "every sample once", "uniform": "every client once"}
 
 
@@ -90,6 +96,8 @@ def compare(
         aside.print(f"Written: {out}, as {form}", soft_wrap=True, highlight=False)
     for note in found.notes:
         aside.print(note, soft_wrap=True, highlight=False, markup=False)
+    for warning in found.warnings:
+        aside.print(warning, style="yellow", soft_wrap=True, highlight=False, markup=False)
 
 
 def caption(found: Comparison) -> str:
@@ -98,7 +106,7 @@ def caption(found: Comparison) -> str:
     seeds = ", ".join(map(str, found.seeds))
     weights = f", {WEIGHTS[choice.weighting]}" if choice.scope == "own" and choice.measure == "accuracy" else ""
     text = (
-        f"{choice.measure.capitalize()} in %: rule {choice.rule}, {WHERE[choice.scope]}{weights}, "
+        f"{WHAT[choice.measure]} in %: rule {choice.rule}, {WHERE[choice.scope]}{weights}, "
         f"protocol {choice.protocol} ({ROUNDS[choice.protocol]}); {found.data}; {found.rounds} rounds; seeds {seeds}. "
         f"± is the 95 % interval of a mean over seeds"
     )

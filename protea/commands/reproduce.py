@@ -128,6 +128,8 @@ def finish(console: Console, results: Results, place: Path) -> None:
         say(console, f"\n{results.plan.preset.name}.  {MEASURES[measure]}, {how}.")
         warn(console, results.plan.warning)
         console.print(side_by_side(results, measure))
+    for warning in results.warnings:
+        warn(console, warning)
     for path, why in results.failed.items():
         warn(console, f"{path.name} failed: {why}")
     write(place / "table.md", results)
@@ -142,6 +144,9 @@ def side_by_side(results: Results, measure: Measure) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for cell, row, paper, ours in results.pairs(measure):
         table.add_row(cell, row, paper.text, str(ours), ours.beside(paper))
+    for cell in results.plan.cells if measure == "test" else []:
+        if (majority := results.majority(cell)) is not None:
+            table.add_row(cell, "majority class", "", f"{majority:.2f}", "")
     return table
 
 

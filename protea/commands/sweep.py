@@ -95,15 +95,13 @@ def conclude(console: Console, path: Path, found: list[Outcome]) -> None:
     try:
         numbers = compare(ended, anyway=True)
         console.out(table(numbers), end="", highlight=False)
-        notes = numbers.notes
+        notes, warnings = numbers.notes, numbers.warnings
     except ConfigError as error:  # the runs share no number
-        notes = [str(error)]
+        notes, warnings = [str(error)], []
     for note in notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
-    for outcome in found:
-        for warning in (outcome.summary or {}).get("warnings", []):
-            text = f"{outcome.entry.name}: {warning}"
-            console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    for warning in warnings:
+        console.print(warning, style="yellow", highlight=False, markup=False, soft_wrap=True)
     console.print(f"Runs are in {path}.  Compare them: protea compare {path}", highlight=False, soft_wrap=True)
 
 
@@ -119,7 +117,7 @@ def announce(console: Console, path: Path, source: Source, tried: list[Trial]) -
     lines += [
         f"Test accuracy of the first: {test} %.  Its settings are in {path / 'best.toml'}; or",
         f"  {shlex.join(['protea', 'run', str(source.path), *best.entry.changes])}",
-        f"Runs are in {path}.  Compare them: protea compare {path}",
+        f"Runs are in {path}.  To choose among them by their test accuracy would flatter the one chosen.",
     ]
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 

@@ -142,7 +142,8 @@ def find(name: str) -> tuple[Preset, list[str]]:
         raise ConfigError(f"There is no paper {paper!r}.  {nearest(paper, papers())}  See: protea list tables")
     known = load(paper).tables
     if table not in known:
-        raise ConfigError(f"{paper} has no table {table!r} here.  {nearest(table, known)}  See: protea list tables")
+        what = f"has no table {table!r} here" if table else f"is a paper: name a table of it, such as {paper}/table1"
+        raise ConfigError(f"{paper} {what}.  It has: {', '.join(known)}.  See: protea list tables")
     preset = preset_of(paper, table)
     wanted = set(filter(None, words.split("/")))
     cells = [cell for cell in preset.cells if wanted <= set(cell.split("/"))]

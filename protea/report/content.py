@@ -160,7 +160,7 @@ def states(pasts: Sequence[Past]) -> list[Plain]:
             text = f"{name} has not ended: round {done} of {past.config.get('rounds', '?')}."
             found.append({"kind": "warning", "text": f"{text} Its numbers are those of its latest evaluation."})
         else:
-            found += [{"kind": "warning", "text": f"{name}: {text}"} for text in past.summary["warnings"]]
+            found += [{"kind": "warning", "text": f"{name}: {text}"} for text in past.summary["warnings"].values()]
     return found
 
 

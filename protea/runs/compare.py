@@ -25,7 +25,7 @@ from protea.runs.alike import (
     who,
     words_of,
 )
-from protea.runs.past import Line, Past, find
+from protea.runs.past import Line, Past, find, unwell
 from protea.runs.store import Run
 
 SCOPES = ("own", "ensemble", "shared", "server")
@@ -151,6 +151,7 @@ class Comparison:
     rounds: int
     seeds: list[int]
     notes: list[str]  # what was left out, and what else a reader must know
+    warnings: list[str]  # of the runs, which look unwell
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,7 @@ def compare(
     pasts = _ended(paths, notes)
     if not anyway:
         refuse_different(pasts)
-    choice = choose(pasts, rule, scope, weighting, protocol, measure)
+    choice = choose(pasts, rule, scope, weighting, protocol, measure, anyway)
     judged = _judge(pasts, choice, notes)
     best_first = sorted(_grouped(judged).items(), key=lambda item: _order(item[1], choice))
     base = _base([(label, runs[0].past.method) for label, runs in best_first], against)
@@ -200,11 +201,18 @@ def compare(
             )
         if missing := [seed for seed in seeds if seed not in row.seeds]:
             notes.append(f"{row.label} has no run with seed {words_of(missing)}: its mean is over other seeds.")
-    return Comparison(choice, rows, base, target, _data(usual), int(usual["rounds"]), seeds, notes)
+    warnings = unwell({label: [run.past for run in runs] for label, runs in best_first})
+    return Comparison(choice, rows, base, target, _data(usual), int(usual["rounds"]), seeds, notes, warnings)
 
 
 def choose(
-    pasts: Sequence[Past], rule: str | None, scope: str, weighting: str | None, protocol: str | None, measure: str
+    pasts: Sequence[Past],
+    rule: str | None,
+    scope: str,
+    weighting: str | None,
+    protocol: str | None,
+    measure: str,
+    anyway: bool = False,
 ) -> Choice:
     """The number to compare; what was not asked for is as in the runs' own headline."""
     known(scope, SCOPES, "--scope")
@@ -220,7 +228,7 @@ def choose(
         raise ConfigError(f"{what} is not weighted over clients.  Leave out --weighting.")
     if protocol is None:
         # Clients answer the shared test set in the last round, and in others only if they were told to.
-        protocol = "final" if scope in ("ensemble", "shared") else _headline(pasts)
+        protocol = "final" if scope in ("ensemble", "shared") else _headline(pasts, anyway)
     return Choice(
         rule or ("head" if scope == "server" else "method"), scope, weighting or "weighted", protocol, measure
     )
@@ -255,15 +263,18 @@ def _ended(paths: Iterable[Path | str], notes: list[str]) -> list[Past]:
     return found
 
 
-def _headline(pasts: Sequence[Past]) -> str:
-    """The protocol that all runs report by."""
+def _headline(pasts: Sequence[Past], anyway: bool) -> str:
+    """The protocol that all runs report by; ``anyway``, the first one that all have numbers of."""
     found = [str((past.summary or {})["made"]["protocol"]) for past in pasts]
-    if len(set(found)) > 1:
-        raise ConfigError(
-            f"The runs report by different protocols: {who(found, pasts)}.\n"
-            f"  All have the others too.  Choose one for all: --protocol {'|'.join(PROTOCOLS)}"
-        )
-    return found[0]
+    if len(set(found)) == 1:
+        return found[0]
+    common = [name for name in PROTOCOLS if all(name in (past.summary or {})["protocols"] for past in pasts)]
+    if anyway and common:
+        return common[0]
+    raise ConfigError(
+        f"The runs report by different protocols: {who(found, pasts)}.\n"
+        f"  All have numbers of these.  Choose one: --protocol {'|'.join(common)}"
+    )
 
 
 def _judge(pasts: Sequence[Past], choice: Choice, notes: list[str]) -> list[_Judged]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -65,6 +65,21 @@ class Past:
         content = json.loads((self.path / "partition.json").read_text(encoding="utf-8"))
         parts = {name: content[name] for name in ("samples", "clients", "public", "test")}
         return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def unwell(groups: Mapping[str, Sequence[Past]]) -> list[str]:
+    """What runs warned of at their end: once for each group and kind of doubt, in the words of the first run."""
+    found = []
+    for name, pasts in groups.items():
+        doubts: dict[str, list[Past]] = {}
+        for past in pasts:
+            for kind in (past.summary or {}).get("warnings", {}):
+                doubts.setdefault(kind, []).append(past)
+        for kind, doubtful in doubts.items():
+            seeds = ", ".join(str(past.seed) for past in doubtful)
+            text = (doubtful[0].summary or {})["warnings"][kind]
+            found.append(f"{name}, seed{'s' if len(doubtful) > 1 else ''} {seeds}: {text}")
+    return found
 
 
 def find(paths: Iterable[Path | str]) -> list[Path]:

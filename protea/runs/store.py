@@ -64,6 +64,8 @@ class Run:
 
     @classmethod
     def open(cls, path: Path) -> Run:
+        if (path / "sweep.json").is_file():
+            raise ConfigError(f"{path} is a sweep.  To go on with it, type the command again that started it.")
         if not (path / "config.toml").is_file():
             raise ConfigError(f"{path} is not a run directory: it has no config.toml.")
         return cls(path)
