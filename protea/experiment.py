@@ -7,6 +7,7 @@ import math
 import platform
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ from typing import Any, get_args
 import torch
 
 from protea import health, plugins
-from protea.config import Experiment, check, dump, load, method_label
+from protea.config import Experiment, check, dump, load, method_label, to_table
 from protea.data.federate import federate
 from protea.data.federated import Federated
 from protea.data.partition_file import Given
@@ -31,6 +32,7 @@ from protea.recipe import Recipe
 from protea.record import Record, Traffic
 from protea.rng import Streams
 from protea.runs import checkpoint
+from protea.runs.alike import differing, flat, shown, under
 from protea.runs.store import Run, fresh
 from protea.worker import Worker
 
@@ -130,9 +132,23 @@ def resume(
         raise ConfigError(f"{path} has ended: there is nothing to continue.  Its numbers are in summary.json.")
     with directory.held():
         start = checkpoint.newest(directory.path / "checkpoints")
-        experiment = experiment or load(directory.path / "config.toml")
+        if experiment is None:
+            experiment = load(directory.path / "config.toml")
+        else:
+            refuse_other(experiment, directory.path / "config.toml")
         given = Given(str(directory.path / "partition.json")) if start else None
         return _run(experiment, prepare(experiment, given), directory, watch, on_round, start)
+
+
+def refuse_other(experiment: Experiment, config: Path) -> None:
+    """Raise unless a run's config has these settings.  Where it goes on, and how often it is saved, may differ."""
+    given, stored = (flat(table) for table in (to_table(experiment), tomllib.loads(config.read_text("utf-8"))))
+    free = ("device", "checkpoint", "engine.name", "engine.workers")
+    if other := [name for name in differing([given, stored]) if not under(name, free)]:
+        found = ", ".join(f"{name} is {shown(given.get(name))}, {shown(stored.get(name))} there" for name in other[:3])
+        raise ConfigError(
+            f"This is not the experiment of {config.parent}: {found}.  Give the same one, or run it anew."
+        )
 
 
 def _run(

@@ -71,7 +71,8 @@ def plugged(group: str) -> Callable[[], Table]:
 
 def tables() -> Table:
     """Tables of papers.  Runs are those that are possible here, by all seeds."""
-    table = _table("name", "shows", "cells", "rows", "runs", "rounds x clients")
+    table = _table("name", "shows", "cells x rows", "runs", "rounds x clients")
+    table.padding = (0, 1, 0, 0)
     for name in papers.names():
         preset, cells = papers.find(name)
         possible = [(cell, row) for cell in cells for row in preset.rows if preset.lacking(cell, row) is None]
@@ -80,7 +81,7 @@ def tables() -> Table:
             f"{one['rounds']} x {participants(one['clients'], one.get('fraction', 1.0))}" for one in each
         )
         count = preset.seeds * len(possible)
-        table.add_row(name, preset.shows, str(len(cells)), str(len(preset.rows)), str(count), ", ".join(sizes))
+        table.add_row(name, preset.shows, f"{len(cells)} x {len(preset.rows)}", str(count), ", ".join(sizes))
     needs = {word: why for paper in papers.papers() for word, why in papers.load(paper).needs.items()}
     table.caption = "\n".join(f"{word} needs: {why}" for word, why in needs.items())
     table.caption_justify = "left"

@@ -196,17 +196,18 @@ def write(path: Path, results: Results) -> None:
 
 
 EVERY = (
-    "By each method's own rule on the clients' own test samples, unless the column says otherwise. `head` and `local` "
-    "are the classifier and the nearest of a client's own prototypes, in the round of the table's protocol."
+    "By each method's own rule on the clients' own test samples, unless the column says otherwise; `last5` is the mean "
+    "of the last five evaluations, or of as many as there were. Other rules are in the round of the table's protocol."
 )
 
 
 def made(results: Results) -> str:
     done = sum(each.finished for each in results.plan.runs)
     seeds = sorted({each.seed for each in results.plan.runs})
+    over = f"seed {seeds[0]} alone" if len(seeds) == 1 else f"mean and population deviation over {len(seeds)} seeds"
     return (
-        f"Ours: {ROUNDS[results.protocol]}; by each method's own rule; mean and population deviation over the seeds "
-        f"{', '.join(map(str, seeds)) or '-'}; {done} of {len(results.plan.runs)} runs have finished."
+        f"Ours: {ROUNDS[results.protocol]}; by each method's own rule; {over}; "
+        f"{done} of {len(results.plan.runs)} runs have finished."
     )
 
 
@@ -241,7 +242,10 @@ def every_run(results: Results) -> str:
         spent = f"{past.summary['cost']['seconds']:.0f} s"
         shown = ["-" if number is None else f"{number:.2f}" for number in numbers]
         lines.append([each.cell, each.row, str(each.seed), *shown, travelled, spent, each.path.name])
-    return markdown(["cell", "row", "seed", *protocols, "head", "local", *others, "up and down", "time", "run"], lines)
+    return markdown(
+        ["cell", "row", "seed", *protocols, "by head", "by local prototypes", *others, "up and down", "time", "run"],
+        lines,
+    )
 
 
 def lacking(plan: Plan) -> list[tuple[str, str]]:

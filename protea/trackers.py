@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from protea.config import Experiment, method_label, to_table
 from protea.errors import ConfigError, nearest
 from protea.record import Record
+from protea.runs.alike import flat
 from protea.runs.store import Run
 
 
@@ -42,7 +43,7 @@ class TensorBoard:
 
         self.rounds = experiment.rounds
         self.writer: Any = SummaryWriter(str(directory / "tensorboard"))
-        settings = [f"| {name} | {value} |" for name, value in flat(to_table(experiment), ".").items()]
+        settings = [f"| {name} | {value} |" for name, value in flat(to_table(experiment)).items()]
         self.writer.add_text("settings", "\n".join(["| setting | value |", "|---|---|", *settings]))
 
     def record(self, round: int, numbers: Mapping[str, float]) -> None:
@@ -71,7 +72,7 @@ class MLflow:
         group = found.experiment_id if found else self.client.create_experiment("protea", (home / "mlflow").as_uri())
         run = self.client.create_run(group, run_name=directory.name, tags={"method": method_label(experiment.method)})
         self.run: str = run.info.run_id
-        settings = [Param(name, str(value)) for name, value in flat(to_table(experiment), ".").items()]
+        settings = [Param(name, str(value)) for name, value in flat(to_table(experiment)).items()]
         for start in range(0, len(settings), 100):  # its limit for one call
             self.client.log_batch(self.run, params=settings[start : start + 100])
 
@@ -127,14 +128,3 @@ def tracked(
         summary = Run(directory).summary() if live else None
         for tracker in live:
             tracker.close(summary["accuracy"] if summary else None, summary is not None)
-
-
-def flat(table: Mapping[str, Any], mark: str, above: str = "") -> dict[str, Any]:
-    """Nested tables as one, under names such as ``data.split.test``."""
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, mark, f"{above}{name}{mark}")
-        else:
-            found[f"{above}{name}"] = value
-    return found

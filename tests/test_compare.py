@@ -344,6 +344,30 @@ def test_anyway_marks_the_odd_row(tmp_path: Path):
     assert found.rounds == 2
 
 
+def test_a_row_that_differs_in_much_has_a_number_and_a_footnote(tmp_path: Path):
+    for name in "ab":
+        past(tmp_path / name, FedProto() if name == "a" else Local(), [0.5, 0.9])
+    past(tmp_path / "c", FedProto(), [0.5, 0.6, 0.7], fraction=0.5)
+    found = compare([tmp_path], anyway=True)
+    assert [row.label for row in found.rows] == ["fedproto", "local", "fedproto (1)"]
+    assert found.rows[2].differs == {"rounds": ("3", "2"), "fraction": ("0.5", "1")}
+
+
+def test_runs_are_chosen_by_their_settings(tmp_path: Path):
+    past(tmp_path / "a", FedProto(), [0.5, 0.9])
+    past(tmp_path / "b", Local(), [0.5, 0.8])
+    past(tmp_path / "c", FedProto(), [0.5, 0.6, 0.7])
+    found = compare([tmp_path], where=["rounds=2"])
+    assert [(row.label, row.score.mean) for row in found.rows] == [("fedproto", 0.9), ("local", 0.8)]
+    assert [row.label for row in compare([tmp_path], where=["rounds=2", "method.name=local"]).rows] == ["local"]
+    with pytest.raises(ConfigError, match=r"--where rounds=7 leaves no run.  There is rounds=2, 3."):
+        compare([tmp_path], where=["rounds=7"])
+    with pytest.raises(ConfigError, match=r"--where round=7: no run has this setting.  Did you mean rounds\?"):
+        compare([tmp_path], where=["round=7"])
+    with pytest.raises(ConfigError, match="--where rounds names no value"):
+        compare([tmp_path], where=["rounds"])
+
+
 def test_a_setting_that_only_others_have_sets_a_row_apart(tmp_path: Path):
     for seed in (1, 2):
         past(tmp_path / f"a{seed}", FedProto(), [0.9], seed=seed, data=replace(SMALL.data, samples=60))

@@ -129,8 +129,9 @@ def test_the_command(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             cli.main()
         return int(end.value.code or 0), capsys.readouterr().err
 
-    assert call(runs / "a", "--csv", tmp_path / "a.csv") == (0, "")
-    assert len((tmp_path / "a.csv").read_text().splitlines()) == 1 + len(list(entries([runs / "a"])))
+    count = len(list(entries([runs / "a"])))
+    assert call(runs / "a", "--csv", tmp_path / "a.csv") == (0, f"Written: {tmp_path / 'a.csv'}, {count:,} numbers\n")
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == 1 + count
     assert call(runs) == (2, "ConfigError: There is nothing to write.  Add --csv FILE or --parquet FILE.\n")
     code, error = call(runs, "--csv", tmp_path / "no" / "a.csv")
     assert code == 2 and "cannot be written: No such file or directory.  Choose another file." in error

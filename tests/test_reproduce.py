@@ -455,7 +455,15 @@ def test_tables_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     lines = capsys.readouterr().out.splitlines()
     shown = {line.split()[0]: line for line in lines if "/table" in line}
     assert list(shown) == NAMES
-    assert shown["fedpagr/table1"].split()[-6:] == ["5", "4", "16", "400", "x", "10"]  # 4 cells by 4 rows can be run
+    assert shown["fedpagr/table1"].split()[-7:] == [
+        "5",
+        "x",
+        "4",
+        "16",
+        "400",
+        "x",
+        "10",
+    ]  # 4 cells by 4 rows can be run
     assert any("PhysioNet" in line for line in lines)
 
 

@@ -279,6 +279,11 @@ def test_a_script_gives_what_no_file_can_name_and_other_data_are_noticed(tmp_pat
         resume(tmp_path / "run")
     with pytest.raises(DataError, match="it was made for other data"):
         resume(tmp_path / "run", experiment(x, (y + 1) % 3))
+    other = replace(experiment(x, y), seed=7, training=replace(SMALL.training, lr=0.5))
+    with pytest.raises(
+        ConfigError, match=r"not the experiment of .*seed is 7, 1 there, training.lr is 0.5, 0.\d+ there"
+    ):
+        resume(tmp_path / "run", other)
     assert without_costs(resume(tmp_path / "run", experiment(x, y))) == without_costs(whole)
 
 

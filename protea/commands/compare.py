@@ -44,13 +44,18 @@ def compare(
     ] = None,
     protocol: Annotated[
         str | None,
-        typer.Option(help=f"{'|'.join(numbers.PROTOCOLS)}; by default the runs' own", show_default=False),
+        typer.Option(
+            metavar="|".join(numbers.PROTOCOLS), help="Of which rounds; by default the runs' own.", show_default=False
+        ),
     ] = None,
-    scope: Annotated[str, typer.Option(help="|".join(numbers.SCOPES))] = "own",
+    scope: Annotated[str, typer.Option(metavar="|".join(numbers.SCOPES), help="On which samples, by whom.")] = "own",
     weighting: Annotated[
-        str | None, typer.Option(help=f"{'|'.join(numbers.WEIGHTINGS)}; by default weighted", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="|".join(numbers.WEIGHTINGS), help="Over clients; weighted if not given.", show_default=False
+        ),
     ] = None,
-    measure: Annotated[str, typer.Option(help="|".join(numbers.MEASURES))] = "accuracy",
+    measure: Annotated[str, typer.Option(metavar="|".join(numbers.MEASURES), help="Of what.")] = "accuracy",
     target: Annotated[
         float | None, typer.Option(help="Also say in which round this is first reached: 0.9.", show_default=False)
     ] = None,
@@ -62,9 +67,15 @@ def compare(
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(help="table|markdown|csv|latex; by default as --out ends, else table", show_default=False),
+        typer.Option(
+            metavar="table|markdown|csv|latex", help="By default as --out ends, else table.", show_default=False
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write to this file.", show_default=False)] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A.B=C", help="Only runs with this setting.  Repeatable.", show_default=False),
+    ] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Also compare what does not compare, and mark it.")] = False,
 ) -> None:
     """Compare methods over the seeds of their runs."""
@@ -80,6 +91,7 @@ def compare(
         target=target,
         against=against,
         anyway=anyway,
+        where=where or [],
     )
     form = format or ENDINGS.get(out.suffix if out else "", "table")
     text = FORMATS[form](found)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from protea.errors import ConfigError
 from protea.runs.export import entries, write_csv, write_parquet
@@ -24,6 +25,7 @@ def export(
     for path, write in ((csv, write_csv), (parquet, write_parquet)):
         if path is not None:
             try:
-                write(path, entries(runs))
+                count = write(path, entries(runs))
             except OSError as error:
                 raise ConfigError(f"{path} cannot be written: {error.strerror}.  Choose another file.") from error
+            Console(stderr=True).print(f"Written: {path}, {count:,} numbers", soft_wrap=True, highlight=False)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from protea.errors import ConfigError
+from protea.errors import ConfigError, nearest
 from protea.runs.past import Past
 
 # Settings in three groups.  These do not matter: seeds are what means are taken over, the rest moves no number.
@@ -21,30 +21,56 @@ SAME = ("rounds", "clients", "fraction", "data", "evaluation")
 
 def settings(past: Past) -> dict[str, Any]:
     """All that makes a run's numbers but its seed, by name: ``training.lr``."""
-    return {name: value for name, value in _flat(past.config) if not under(name, FREE)}
+    return {name: value for name, value in flat(past.config).items() if not under(name, FREE)}
 
 
 def labels(pasts: Sequence[Past]) -> list[str]:
     """Each run's method and what sets it apart: ``fedproto pull=1``.  Runs that differ in their seed have the same.
 
     The method's own settings are told apart among runs of that method, all others among all runs.  What should be the
-    same is named where it is not as in most.
+    same is named where it is not as in most; if that is more than one setting, by a number.
     """
     tables, usual = [settings(past) for past in pasts], usual_settings(pasts)
     common = [name for name in differing(tables) if not under(name, ["method"])]
-    found = []
+    found, kinds = [], list[str]()
     for past, table in zip(pasts, tables, strict=True):
         alike = [other for run, other in zip(pasts, tables, strict=True) if run.method == past.method]
         own = [name for name in differing(alike) if under(name, ["method"])]
-        apart = [name for name in own + common if _tells(name, table, usual)]
-        words = [f"{name.removeprefix('method.')}={shown(table.get(name))}" for name in apart]
+        words = [_word(name, table) for name in own + common if name in table and not under(name, SAME)]
+        odd = [name for name in common if under(name, SAME) and _mark(table.get(name)) != _mark(usual.get(name))]
+        if len(odd) > 1:
+            kind = " ".join(_word(name, table) for name in odd)
+            kinds += [kind] if kind not in kinds else []
+            words.append(f"({kinds.index(kind) + 1})")
+        else:
+            words += [_word(name, table) for name in odd]
         found.append(" ".join([past.method, *words]))
     return found
 
 
-def _tells(name: str, table: Mapping[str, Any], usual: Mapping[str, Any]) -> bool:
-    """Whether a setting that differs somewhere is worth a word in this run's label."""
-    return _mark(table.get(name)) != _mark(usual.get(name)) if under(name, SAME) else name in table
+def _word(name: str, table: Mapping[str, Any]) -> str:
+    return f"{name.removeprefix('method.')}={shown(table.get(name))}"
+
+
+def chosen(pasts: Sequence[Past], where: Sequence[str]) -> list[Past]:
+    """Runs that have all the settings ``a.b=c``, seeds included."""
+    found = list(pasts)
+    for each in where:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"--where {each} names no value.  Write --where setting=value, such as --where rounds=20."
+            )
+        every = [flat(past.config) for past in pasts]
+        if not any(name in table for table in every):
+            raise ConfigError(
+                f"--where {each}: no run has this setting.  {nearest(name, {n for t in every for n in t})}"
+            )
+        found = [past for past in found if shown(flat(past.config).get(name)) == value]
+        if not found:
+            there = sorted({shown(table.get(name)) for table in every})
+            raise ConfigError(f"--where {each} leaves no run.  There is {name}={words_of(there)}.")
+    return found
 
 
 def shown(value: object) -> str:
@@ -72,7 +98,7 @@ def refuse_different(pasts: Sequence[Past]) -> None:
         raise ConfigError(
             "These runs do not compare: their numbers were made in different ways.\n"
             + "\n".join(found)
-            + "\n  Name runs that agree in this, or add --anyway, which marks the rows that differ."
+            + "\n  Name runs that agree in this, choose by --where SETTING=VALUE, or mark what differs by --anyway."
         )
 
 
@@ -94,12 +120,15 @@ def _mark(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _flat(table: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], mark: str = ".", above: str = "") -> dict[str, Any]:
+    """Nested tables as one, under names such as ``data.split.test``."""
+    found: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{path}{name}.")
+            found |= flat(value, mark, f"{above}{name}{mark}")
         else:
-            yield f"{path}{name}", value
+            found[f"{above}{name}"] = value
+    return found
 
 
 def under(name: str, groups: Iterable[str]) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from protea.errors import ConfigError, nearest
 from protea.runs.alike import (
     SAME,
+    chosen,
     differing,
     labels,
     refuse_different,
@@ -177,12 +178,16 @@ def compare(
     target: float | None = None,
     against: str | None = None,
     anyway: bool = False,
+    where: Sequence[str] = (),
 ) -> Comparison:
-    """Compare the runs in ``paths``; raise :class:`ConfigError` where they do not compare, unless ``anyway``."""
+    """Compare the runs in ``paths`` that have the settings ``where``.
+
+    Raise :class:`ConfigError` where they do not compare, unless ``anyway``.
+    """
     if target is not None and not 0 < target <= 1:
         raise ConfigError(f"--target is {target:g}; expected is a share, such as --target 0.9 for 90 %.")
     notes: list[str] = []
-    pasts = _ended(paths, notes)
+    pasts = chosen(_ended(paths, notes), where)
     if not anyway:
         refuse_different(pasts)
     choice = choose(pasts, rule, scope, weighting, protocol, measure, anyway)

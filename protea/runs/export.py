@@ -56,26 +56,33 @@ def _inner(name: str, value: object) -> Iterator[tuple[str, float]]:
         yield name, float(value)
 
 
-def write_csv(path: Path, found: Iterable[Entry]) -> None:
+def write_csv(path: Path, found: Iterable[Entry]) -> int:
+    """How many lines it became."""
+    count = 0
     with _whole(path) as file:
         text = TextIOWrapper(file, encoding="utf-8", newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows(found)
+        for entry in found:
+            writer.writerow(entry)
+            count += 1
         text.detach()  # writes what is left; the file stays open
+    return count
 
 
-def write_parquet(path: Path, found: Iterable[Entry], group: int = 100_000) -> None:
-    """``group`` lines are in memory at once."""
+def write_parquet(path: Path, found: Iterable[Entry], group: int = 100_000) -> int:
+    """How many lines it became; ``group`` of them are in memory at once."""
     arrow, parquet = _arrow()
     text, whole = arrow.string(), arrow.int64()
     kinds = (text, text, whole, whole, whole, text, arrow.float64())
     schema = arrow.schema(list(zip(COLUMNS, kinds, strict=True)))
-    left = iter(found)
+    left, count = iter(found), 0
     with _whole(path) as file, parquet.ParquetWriter(file, schema) as writer:
         while rows := list(islice(left, group)):
             columns = [arrow.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
             writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
+            count += len(rows)
+    return count
 
 
 def _arrow() -> tuple[Any, Any]:
