@@ -96,6 +96,14 @@ class Client:
         self.losses.append(sum(values) / len(values) if values else 0.0)
         return self.losses[-1]
 
+    def kept(self) -> Iterator[Tensor]:
+        """What is in memory only because it may be wanted again."""
+        for samples in (self.train, self.validation, self.test):
+            if samples is not None and samples.kept is not None:
+                yield samples.kept
+        if self._seen is not None:
+            yield self._seen[1][0]
+
     def prototypes(self) -> Prototypes:
         """The mean feature of each class of the training set, under the current model at rest."""
         return Prototypes.of(*self.features(), self.classes)

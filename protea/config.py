@@ -21,6 +21,7 @@ from protea.data.split import Split
 from protea.engines import EngineSettings
 from protea.errors import ConfigError
 from protea.evaluation import Evaluation
+from protea.faults import Faults, Limits
 from protea.federation import participants
 from protea.method import Method
 from protea.methods.fedproto import FedProto
@@ -61,13 +62,15 @@ class Experiment:
     seed: int = 1
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     failures: Literal["stop", "skip"] = "stop"  # when a client fails
-    min_replies: PositiveInt = 1  # fewer good replies than this end the run
+    min_replies: NonNegativeInt = 1  # fewer good replies than this end the run; with 0 a round may pass without any
     method: Any = chosen("methods", "name", FedProto)
     data: Data = field(default_factory=Data)
     models: Models = field(default_factory=Models)
     training: Training = field(default_factory=Training)
     evaluation: Evaluation = field(default_factory=Evaluation)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    faults: Faults = field(default_factory=Faults)
+    limits: Limits = field(default_factory=Limits)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
 
@@ -157,6 +160,13 @@ def check(experiment: Experiment, where: str = "experiment") -> None:
             f"{where}: {name} needs heads that are all alike; {which} has heads of different shape.  "
             f"Use a family that differs in its bodies only, such as htfe8 or tiny5."
         )
+    for rate in ("dropout", "late"):
+        given = getattr(experiment.faults, rate)
+        if isinstance(given, tuple | list) and len(given) != experiment.clients:
+            raise ConfigError(
+                f"{where}: faults.{rate} has {len(given)} rates for {experiment.clients} clients.  Give one each, "
+                f"or a single number for all."
+            )
     count = participants(experiment.clients, experiment.fraction)
     if experiment.min_replies > count:
         raise ConfigError(

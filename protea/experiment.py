@@ -29,11 +29,12 @@ from protea.evaluation.protocols import Reported, headline, report
 from protea.federation import Federation
 from protea.payload import halved, to_bytes
 from protea.recipe import Recipe
-from protea.record import Record, Traffic
+from protea.record import Record
 from protea.rng import Streams
 from protea.runs import checkpoint
 from protea.runs.alike import differing, flat, shown, under
 from protea.runs.store import Run, fresh
+from protea.units import in_bytes
 from protea.worker import Worker
 
 
@@ -170,7 +171,7 @@ def _run(
                 recipe.data.save_partition(directory.path / "partition.json")
                 directory.append([recipe.describe()])
             records = Record.read(directory.metrics())
-            loop.traffic = Traffic.of(records)
+            loop.recall(records)
         for record in loop.run():
             records.append(record)
             if directory is not None:
@@ -189,7 +190,15 @@ def _run(
 def open_engine(experiment: Experiment, recipe: Recipe) -> Engine:
     settings = experiment.engine
     local = experiment.evaluation.local_prototypes
-    worker = Worker(experiment.method, recipe, experiment.seed, settings.threads, local)
+    worker = Worker(
+        experiment.method,
+        recipe,
+        experiment.seed,
+        settings.threads,
+        local,
+        careful=experiment.failures == "skip",
+        memory=None if settings.memory is None else in_bytes(settings.memory),
+    )
     engine: Engine = plugins.find("engines", settings.name)(worker, settings)
     return engine
 
@@ -205,6 +214,8 @@ def federation(experiment: Experiment, recipe: Recipe, engine: Engine, watch: Wa
         evaluation=experiment.evaluation,
         failures=experiment.failures,
         min_replies=experiment.min_replies,
+        faults=experiment.faults,
+        limits=experiment.limits,
         threads=experiment.engine.threads,
         test=recipe.shared_test,
         watch=watch,

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Literal
 
 import torch
 
 from protea.data.samples import Samples
 from protea.engines import Engine, Job, Reply, Task, Watch, ignore
-from protea.errors import ClientError, PayloadError
+from protea.errors import ClientError, PayloadError, ProteaError
 from protea.evaluation import Evaluation
 from protea.evaluation.examine import serve
 from protea.evaluation.judge import Judged, Together, finite
+from protea.faults import Absence, Faults, Limits, Strikes
 from protea.method import Method, Upload
-from protea.payload import Named, nbytes, pack, unpack
+from protea.payload import Named, nbytes, pack, refuse_large, unpack
 from protea.record import Record, Traffic
 from protea.server import Server
+from protea.units import in_bytes
 from protea.worker import threads
 
+_IS: dict[Absence, str] = {"dropped out": "dropped out", "late": "was late", "quarantined": "is in quarantine"}
 GROUP = 64  # clients whose answers on the shared test set are in memory at once
 
 
@@ -38,11 +42,19 @@ class Federation:
     evaluation: Evaluation = field(default_factory=Evaluation)
     failures: Literal["stop", "skip"] = "stop"
     min_replies: int = 1
+    faults: Faults = field(default_factory=Faults)
+    limits: Limits = field(default_factory=Limits)
     threads: int = 1
     test: Samples | None = None  # shared by all
     watch: Watch = ignore
-    traffic: Traffic = field(default_factory=Traffic, init=False)
     started: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.recall([])
+
+    def recall(self, records: Sequence[Record]) -> None:
+        """Take up what earlier rounds left: how much has travelled, and whose uploads were refused."""
+        self.traffic, self.strikes = Traffic.of(records), Strikes.of(records, self.limits.quarantine)
 
     def start(self) -> None:
         """Let the method fill the server's memory, once."""
@@ -57,19 +69,24 @@ class Federation:
         self.start()
         while server.round < self.rounds:
             server.round += 1
-            clock, failures = Clock(), dict[int, str]()
+            clock, failures, refused = Clock(), dict[int, str](), list[int]()
             chosen = choose(self.clients, self.fraction, server)
+            absent = self._absent(chosen)
+            asked = [client for client in chosen if absent.get(client) in (None, "late")]
             judged = Judged(server.classes, server.dim)
             if self.evaluation.when == "before":
                 with clock("evaluate"):
                     self._evaluate(chosen, judged, failures)
 
             with clock("train"):
-                jobs = self._jobs("train", chosen)
+                jobs = self._jobs("train", asked)
                 replies = self.engine.map(jobs, self.watch)
             with clock("server"), self._on_server("aggregate"):
-                uploads = self._accept(chosen, replies, failures)
-                method.aggregate(server, uploads)
+                uploads = self._accept(jobs, replies, absent, failures, refused)
+                if uploads:
+                    method.aggregate(server, uploads)
+                    refuse_infinite(server)
+            self.strikes.add([client for client in chosen if client not in absent], refused)
 
             if self.evaluation.when == "after":
                 with clock("evaluate"):
@@ -93,6 +110,8 @@ class Federation:
                 total_up=self.traffic.up.total(),
                 total_down=self.traffic.down.total(),
                 failures=failures,
+                refused=refused,
+                absent={client: str(why) for client, why in absent.items()},
                 cost=clock.seconds,
                 clients=self._clients(jobs, replies, judged),
             )
@@ -115,36 +134,61 @@ class Federation:
         with self._on_server("broadcast"):
             return [Job(task, self.server.round, c, pack(self.method.broadcast(self.server, c))) for c in clients]
 
-    def _accept(self, chosen: Sequence[int], replies: Sequence[Reply], failures: dict[int, str]) -> list[Upload[Any]]:
+    def _absent(self, chosen: Sequence[int]) -> dict[int, Absence]:
+        """Who of the chosen clients will not be heard in this round."""
+        away = self.faults.draw(chosen, self.clients, self.server.rng.at("round", self.server.round))
+        return away | {client: "quarantined" for client in chosen if self.strikes.out(client)}
+
+    def _accept(
+        self,
+        jobs: Sequence[Job],
+        replies: Sequence[Reply],
+        absent: Mapping[int, Absence],
+        failures: dict[int, str],
+        refused: list[int],
+    ) -> list[Upload[Any]]:
         """Uploads that are as declared; ``failures`` gets to know why the others are not used."""
-        if [reply.client for reply in replies] != list(chosen):
-            raise PayloadError(f"Replies of clients {[r.client for r in replies]} arrived; {list(chosen)} were asked.")
+        asked, answered = [(job.client, job.round) for job in jobs], [(reply.client, reply.round) for reply in replies]
+        if answered != asked:
+            odd = next(pair for pair in zip_longest(asked, answered) if pair[0] != pair[1])
+            raise PayloadError(f"Replies do not fit the jobs: of (client, round) {odd[0]} was asked, {odd[1]} arrived.")
         uploads = []
         for reply in replies:
             try:
                 if reply.error is not None:
                     raise ClientError(reply.error)
-                payload = unpack(self.method.up, {name: t.to(self.server.device) for name, t in reply.up.items()})
-                if payload is not None:
-                    payload.check(self.server.classes, self.server.dim)
-                elif self.method.up is not type(None):
-                    raise PayloadError(f"nothing arrived, {self.method.up.__name__} was expected.")
-                if reply.samples < 1:
-                    raise PayloadError(f"{reply.samples} samples were reported; at least one is needed.")
-                self.method.check(self.server, payload)
-                uploads.append(Upload(reply.client, payload, reply.samples))
+                payload = self._checked(reply)
+                if reply.client not in absent:
+                    uploads.append(Upload(reply.client, payload, reply.samples))
             except PayloadError as error:
                 failures[reply.client] = f"client {reply.client}, round {self.server.round}: {error}"
+                refused.append(reply.client)
             except ClientError as error:
                 failures[reply.client] = str(error)
         if failures and self.failures == "stop":
             raise ClientError(next(iter(failures.values())))
         if len(uploads) < self.min_replies:
+            reasons = [*failures.values(), *(f"client {client} {_IS[why]}." for client, why in absent.items())]
             raise ClientError(
-                f"round {self.server.round}: {len(uploads)} of {len(replies)} clients replied, {self.min_replies} "
-                f"are needed (min_replies).  " + "  ".join(failures.values())
+                f"round {self.server.round}: {len(uploads)} usable replies came, {self.min_replies} are needed "
+                f"(min_replies; with 0 the round passes without them).  " + "  ".join(reasons)
             )
         return uploads
+
+    def _checked(self, reply: Reply) -> Any:
+        """The upload in a reply, if it is as declared."""
+        if (size := nbytes(reply.up)) > in_bytes(self.limits.upload):
+            raise PayloadError(f"{size:,} bytes arrived; limits.upload is {self.limits.upload}.")
+        refuse_large(reply.up, self.limits.norm)
+        payload = unpack(self.method.up, {name: t.to(self.server.device) for name, t in reply.up.items()})
+        if payload is not None:
+            payload.check(self.server.classes, self.server.dim)
+        elif self.method.up is not type(None):
+            raise PayloadError(f"nothing arrived, {self.method.up.__name__} was expected.")
+        if reply.samples < 1:
+            raise PayloadError(f"{reply.samples} samples were reported; at least one is needed.")
+        self.method.check(self.server, payload)
+        return payload
 
     def _evaluate(self, chosen: Sequence[int], judged: Judged, failures: dict[int, str]) -> None:
         """Judge clients on their own data, and now and then, with the server's model, on the shared test set."""
@@ -209,6 +253,17 @@ def choose(clients: int, fraction: float, server: Server) -> list[int]:
     count = participants(clients, fraction)
     generator = server.rng.at("round", server.round).generator("participants")
     return sorted(torch.randperm(clients, generator=generator)[:count].tolist())
+
+
+def refuse_infinite(server: Server) -> None:
+    """Raise if what the server remembers is not finite: a round must not go on from there."""
+    tensors, _ = server.memory.flat()
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise ProteaError(
+                f"server, round {server.round}: {name.rstrip('/')} holds nan or inf after aggregate.  What was sent "
+                f"has grown too large, or a learning rate of the method's server step is too high."
+            )
 
 
 class Clock:

@@ -30,7 +30,9 @@ class Record:
     bytes_down: int
     total_up: int  # bytes since the first round
     total_down: int
-    failures: dict[int, str]
+    failures: dict[int, str]  # clients whose work is not in this round, and why
+    refused: list[int]  # those of them whose upload was not as declared
+    absent: dict[int, str]  # clients that were not heard, by no fault in their work: dropped out, late, quarantined
     cost: dict[str, float]  # seconds
     clients: list[dict[str, Any]]  # each client's own numbers
 

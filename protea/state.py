@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -28,6 +31,19 @@ def load_client(client: Client, directory: Path) -> None:
     if path.exists():
         model = _read(path, client.memory, str(client.device))
         client.model.load_state_dict(model)
+
+
+@contextmanager
+def undone_if_it_fails(client: Client) -> Iterator[None]:
+    """Whatever is raised within, the client is afterwards as it was before."""
+    model = {name: tensor.clone() for name, tensor in client.model.state_dict().items()}
+    memory = copy.deepcopy(client.memory.data)
+    try:
+        yield
+    except BaseException:
+        client.model.load_state_dict(model)
+        client.memory.data = memory
+        raise
 
 
 def carry_clients(earlier: Path, directory: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,44 +19,70 @@ from protea.evaluation.examine import examine, shared_answers, snapshot
 from protea.method import Method
 from protea.payload import pack, unpack
 from protea.rng import Streams
-from protea.state import load_client, save_client
+from protea.shelf import Shelf, peak_memory
+from protea.state import load_client, save_client, undone_if_it_fails
 
 Build = Callable[[int, Streams], Client]
 
 
 class Worker:
-    """A method together with the clients that live in this process."""
+    """A method together with the clients that live in this process.
+
+    With ``careful``, a client that fails in training is as it was before.  With ``memory``, a number of bytes for this
+    process, the clients that were used least recently wait on disk, in ``spill``.
+    """
 
     def __init__(
-        self, method: Method[Any, Any], build: Build, seed: int, threads: int = 1, local_prototypes: bool = True
+        self,
+        method: Method[Any, Any],
+        build: Build,
+        seed: int,
+        threads: int = 1,
+        local_prototypes: bool = True,
+        *,
+        careful: bool = False,
+        memory: int | None = None,
+        spill: Path | None = None,
     ) -> None:
         self.method, self.build, self.rng, self.threads = method, build, Streams(seed), threads
         self.local_prototypes = local_prototypes  # as one more rule in evaluation
-        self.clients: dict[int, Client] = {}
+        self.careful, self.memory = careful, memory
+        self.clients: dict[int, Client] = {}  # the one used last is last
         self.saved: Path | None = None  # where clients not met yet may have left their state
+        self.shelf = Shelf(memory, spill)
 
     def client(self, id: int) -> Client:
         """The client, built on first use: one that is never chosen costs nothing."""
-        if id not in self.clients:
+        client = self.clients.pop(id, None)
+        if client is None:
             streams = self.rng.at("client", id)
             client = self.build(id, streams)
             with streams.default("start"):
                 self.method.start_client(client)
-            if self.saved is not None:
-                load_client(client, self.saved)
-            self.clients[id] = client
-        return self.clients[id]
+            if (where := self.shelf.place(id) or self.saved) is not None:
+                load_client(client, where)
+        self.clients[id] = client
+        return client
 
     def run(self, job: Job) -> Reply:
         started = time.perf_counter()
         try:
             with threads(self.threads):
                 reply = self._run(job)
-        except ProteaError as error:
-            reply = Reply(job.client, error=str(error))
+        except ProteaError as problem:
+            reply = Reply(job.client, job.round, error=str(problem))
         except Exception:  # whatever a method or model raises is this client's failure, not the engine's
-            reply = Reply(job.client, error=f"client {job.client}, round {job.round}:\n{traceback.format_exc()}")
-        return replace(reply, seconds=time.perf_counter() - started)
+            error = f"client {job.client}, round {job.round}:\n{traceback.format_exc()}"
+            reply = Reply(job.client, job.round, error=error)
+        self.shelf.make_room(self.clients)
+        return replace(reply, seconds=time.perf_counter() - started, memory=peak_memory())
+
+    def repeat(self, client: int, jobs: Sequence[Job]) -> None:
+        """Bring a client that this process has not met to where it was in another one, which is gone."""
+        with threads(self.threads):
+            self.client(client)
+            for job in jobs:
+                self._run(job)
 
     def _run(self, job: Job) -> Reply:
         client = self.client(job.client)
@@ -64,23 +90,26 @@ class Worker:
         down = unpack(self.method.down, {name: t.to(client.device) for name, t in job.down.items()})
         with client.rng.default(job.task):
             if job.task == "evaluate":
-                return Reply(client.id, pack(examine(self.method, client, down, self.local_prototypes)))
+                return Reply(job.client, job.round, pack(examine(self.method, client, down, self.local_prototypes)))
             if job.task == "answer":
-                return Reply(client.id, shared_answers(self.method, client, down, self.local_prototypes))
+                return Reply(job.client, job.round, shared_answers(self.method, client, down, self.local_prototypes))
             if job.task == "look":
-                return Reply(client.id, pack(snapshot(client)))
-            up = self.method.local_update(client, down)
+                return Reply(job.client, job.round, pack(snapshot(client)))
+            with undone_if_it_fails(client) if self.careful else nullcontext():
+                up = self.method.local_update(client, down)
             loss = {"loss": sum(client.losses) / len(client.losses)} if client.losses else {}
-            return Reply(client.id, pack(up), len(client.train), loss)
+            return Reply(job.client, job.round, pack(up), len(client.train), loss)
 
     def save(self, directory: Path) -> None:
         """Write the clients met here; whoever asks takes over the others from where they were."""
         for client in self.clients.values():
             save_client(client, directory)
+        self.shelf.carry(directory)
         self.saved = directory
 
     def load(self, directory: Path) -> None:
         self.clients.clear()
+        self.shelf.clear()
         self.saved = directory
 
 

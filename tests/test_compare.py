@@ -104,6 +104,8 @@ def record(round: int, accuracy: float, validation: float | None, sent: tuple[in
         total_up=round * sent[0],
         total_down=round * sent[1],
         failures={},
+        refused=[],
+        absent={},
         cost={},
         clients=[],
     )

@@ -54,15 +54,15 @@ def test_the_ensemble_is_the_largest_mean_probability():
     }
     together = Together(labels, 2)
     for client, chances in said.items():
-        together.take(Reply(client, {"head": chances}))
+        together.take(Reply(client, 1, {"head": chances}))
     assert together.scores() == {"head": Shared(ensemble=1.0, clients=pytest.approx((0.5 + 0.0 + 0.5) / 3))}
     assert together.alone == {0: {"head": 0.5}, 1: {"head": 0.0}, 2: {"head": 0.5}}  # all classes alike is no answer
 
 
 def test_a_rule_that_some_clients_lack_has_no_ensemble():
     together = Together(torch.tensor([0]), 2)
-    together.take(Reply(0, {"head": torch.tensor([[1.0, 0.0]]), "method": torch.tensor([[1.0, 0.0]])}))
-    together.take(Reply(1, {"head": torch.tensor([[1.0, 0.0]])}))
+    together.take(Reply(0, 1, {"head": torch.tensor([[1.0, 0.0]]), "method": torch.tensor([[1.0, 0.0]])}))
+    together.take(Reply(1, 1, {"head": torch.tensor([[1.0, 0.0]])}))
     assert set(together.scores()) == {"head"}
 
 
@@ -88,9 +88,9 @@ def test_a_client_without_any_score_leaves_the_decision_to_others():
 def test_a_client_that_cannot_answer_is_left_out_and_on_record():
     def judge(job: Job) -> Reply:
         if job.task == "answer" and job.client == 1:
-            return Reply(1, error="out of memory")
+            return Reply(1, job.round, error="out of memory")
         answers = {0: F.one_hot(TEST.y, toy.CLASSES).float(), 2: torch.ones(3, toy.CLASSES)}
-        return Reply(job.client, {"head": answers[job.client]} if job.task == "answer" else {})
+        return Reply(job.client, job.round, {"head": answers[job.client]} if job.task == "answer" else {})
 
     engine = Scripted(lambda job: Prototypes(torch.ones(toy.CLASSES, toy.DIM), torch.ones(toy.CLASSES)), judge)
     (record,) = Federation(FedProto(), engine, toy.server(), clients=3, rounds=1, failures="skip", test=TEST).run()
@@ -259,7 +259,7 @@ def test_margins_and_spreads_by_hand():
     for client, apart in ((0, 4.0), (1, 2.0)):
         own = Prototypes(torch.tensor([[0.0], [apart], [0.0]]), torch.tensor([1.0, 1.0, 0.0]))
         space = around(own, torch.tensor([[1.0], [apart - 2], [7.0]]), torch.tensor([0, 1, 2]))
-        judged.take(Reply(client, pack(Examination({}, space))))
+        judged.take(Reply(client, 1, pack(Examination({}, space))))
     judged.known = Prototypes(torch.tensor([[0.0], [1.0], [5.0]]), torch.ones(3))
     found = judged.geometry()
     assert found is not None

@@ -1,19 +1,27 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 import toy
 
-from protea import Prototypes
+from protea import Client, Method, Prototypes, Server, Upload
 from protea.engines import Job, Reply
 from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
-from protea.errors import ClientError, PayloadError
+from protea.errors import ClientError, ConfigError, PayloadError, ProteaError
 from protea.evaluation import Evaluation
 from protea.evaluation.examine import Examination
 from protea.evaluation.tally import Tally
+from protea.faults import Faults, Limits
 from protea.federation import Federation, choose
 from protea.methods.fedproto import FedProto
+from protea.methods.fedsa import FedSA
+from protea.methods.fedtgp import FedTGP
 from protea.methods.local import Local
 from protea.payload import pack
 from protea.record import Record
@@ -93,7 +101,7 @@ def test_participants_are_drawn_per_round_and_never_twice():
 
 
 def fails(job: Job) -> Reply | Prototypes:
-    return Reply(job.client, error=f"client {job.client}: out of memory") if job.client == 1 else upload(job)
+    return Reply(job.client, job.round, error=f"client {job.client}: out of memory") if job.client == 1 else upload(job)
 
 
 def test_a_failing_client_stops_the_run_or_is_skipped():
@@ -103,14 +111,14 @@ def test_a_failing_client_stops_the_run_or_is_skipped():
     (record,) = Federation(FedProto(), Scripted(fails), server, clients=3, rounds=1, failures="skip").run()
     assert record.failures == {1: "client 1: out of memory"}
     assert server.memory["prototypes"].vectors[0, 0].item() == 1.0  # the mean of 0 and 2
-    with pytest.raises(ClientError, match=r"2 of 3 clients replied, 3 are needed"):
+    with pytest.raises(ClientError, match=r"2 usable replies came, 3 are needed"):
         list(Federation(FedProto(), Scripted(fails), toy.server(), 3, 1, failures="skip", min_replies=3).run())
 
 
 def test_a_client_that_fails_in_evaluation_is_on_record_too():
     def judge(job: Job) -> Reply | Examination:
         if job.client == 1:
-            return Reply(1, error="client 1: no test data")
+            return Reply(1, job.round, error="client 1: no test data")
         return Examination({"test/method": tally(4, 3)})
 
     engine = Scripted(upload, judge)
@@ -127,9 +135,9 @@ def test_a_client_that_fails_in_evaluation_is_on_record_too():
         (Prototypes(torch.full((toy.CLASSES, toy.DIM), torch.nan), torch.ones(toy.CLASSES)), "not finite"),
         (Prototypes(torch.zeros(toy.CLASSES, 3), torch.ones(toy.CLASSES)), "in 16 dimensions"),
         (Prototypes(torch.ones(toy.CLASSES, toy.DIM).double(), torch.ones(toy.CLASSES)), "not of float32"),
-        (Reply(1, pack(upload(Job("train", 1, 1))), samples=0), "at least one is needed"),
+        (Reply(1, 1, pack(upload(Job("train", 1, 1))), samples=0), "at least one is needed"),
         (None, "nothing arrived"),
-        (Reply(1, up={"code": torch.ones(1)}), "hold vectors and counts"),
+        (Reply(1, 1, up={"code": torch.ones(1)}), "hold vectors and counts"),
     ],
 )
 def test_what_is_not_as_declared_never_reaches_the_server(bad: Prototypes | Reply | None, complaint: str):
@@ -146,8 +154,8 @@ def test_an_upload_where_nothing_is_to_be_sent_is_refused():
 
 
 def test_a_reply_in_the_name_of_another_client_ends_the_run():
-    engine = Scripted(lambda job: Reply(0, pack(upload(job)), samples=1))
-    with pytest.raises(PayloadError, match=r"Replies of clients \[0, 0\] arrived; \[0, 1\] were asked"):
+    engine = Scripted(lambda job: Reply(0, job.round, pack(upload(job)), samples=1))
+    with pytest.raises(PayloadError, match=r"of \(client, round\) \(1, 1\) was asked, \(0, 1\) arrived"):
         list(Federation(FedProto(), engine, toy.server(), clients=2, rounds=1, failures="skip").run())
 
 
@@ -184,3 +192,139 @@ def test_records_come_back_from_their_lines():
     worker = Worker(FedProto(), toy.build, seed=1)
     records = list(Federation(FedProto(), Inline(worker), toy.server(), clients=3, rounds=2).run())
     assert Record.read([line for record in records for line in record.lines()]) == records
+
+
+# Clients that stay away, come late, or send what is refused
+
+
+def test_who_drops_out_does_not_train_and_who_is_late_is_not_heard():
+    engine, server = Scripted(upload), toy.server()
+    faults = Faults(dropout=(0.0, 1.0, 0.0), late=(0.0, 0.0, 1.0))
+    (record,) = Federation(FedProto(), engine, server, clients=3, rounds=1, faults=faults).run()
+    assert [job.client for job in engine.jobs if job.task == "train"] == [0, 2]
+    assert server.memory["prototypes"].vectors[0, 0].item() == 0.0  # of client 0 alone
+    assert record.absent == {1: "dropped out", 2: "late"} and record.failures == {} and record.refused == []
+    assert record.participants == [0, 1, 2]
+
+
+def test_faults_are_drawn_anew_each_round_and_alike_whoever_takes_part():
+    server = toy.server()
+    faults = Faults(dropout=0.3, late=0.5)
+    found = []
+    for server.round in range(1, 401):
+        rng = server.rng.at("round", server.round)
+        found.append(faults.draw(range(4), 4, rng))
+        assert faults.draw([2], 4, rng) == {c: why for c, why in found[-1].items() if c == 2}
+    shares = [[why for away in found if (why := away.get(c))] for c in range(4)]
+    for own in shares:  # 400 draws: three deviations are 0.07
+        assert own.count("dropped out") / 400 == pytest.approx(0.3, abs=0.07)
+        assert own.count("late") / 400 == pytest.approx(0.7 * 0.5, abs=0.07)
+    assert shares[0] != shares[1]
+
+
+def test_a_round_without_any_reply_passes_or_ends_the_run():
+    server, everybody = toy.server(), Faults(dropout=1.0)
+    with pytest.raises(ClientError, match=r"0 usable replies came, 1 are needed \(min_replies.*client 0 dropped out"):
+        list(Federation(FedProto(), Scripted(upload), server, clients=2, rounds=1, faults=everybody).run())
+    server = toy.server()
+    (record,) = Federation(
+        FedProto(), Scripted(upload), server, clients=2, rounds=1, faults=everybody, min_replies=0
+    ).run()
+    assert "prototypes" not in server.memory and record.loss is None and record.bytes_up == 0
+
+
+def test_a_client_that_is_refused_three_times_in_a_row_is_asked_no_more():
+    """It is refused in rounds 1, 3, 4 and 5, and good in 2; what is good starts the count anew."""
+
+    def script(job: Job) -> Prototypes:
+        good = upload(job)
+        bad = job.client == 1 and job.round != 2
+        return Prototypes(good.vectors * torch.nan, good.counts) if bad else good
+
+    engine = Scripted(script)
+    loop = Federation(FedProto(), engine, toy.server(), clients=2, rounds=7, failures="skip")
+    records = list(loop.run())
+    assert [record.refused for record in records] == [[1], [], [1], [1], [1], [], []]
+    assert [record.absent for record in records] == [{}] * 5 + [{1: "quarantined"}] * 2
+    assert [job.round for job in engine.jobs if job.task == "train" and job.client == 1] == [1, 2, 3, 4, 5]
+    again = Federation(FedProto(), Scripted(script), toy.server(), clients=2, rounds=7, failures="skip")
+    again.recall(Record.read([line for record in records[:4] for line in record.lines()]))
+    assert again.strikes.count[1] == 2 and again.traffic.up[1] == records[3].clients[1]["total_up"]
+    for never in Federation(
+        FedProto(), Scripted(script), toy.server(), 2, 7, failures="skip", limits=Limits(quarantine=0)
+    ).run():
+        assert never.absent == {}
+
+
+@pytest.mark.parametrize(
+    ("limits", "complaint"),
+    [
+        (Limits(upload="100B"), "408 bytes arrived; limits.upload is 100B"),
+        (Limits(norm=3.0), r"vectors has a row of norm 4; at most 3 is accepted \(limits.norm\)"),
+    ],
+)
+def test_what_is_too_large_is_refused(limits: Limits, complaint: str):
+    engine = Scripted(upload)  # client 1 sends ones, of which 16 have the norm 4
+    with pytest.raises(ClientError, match=f"client [01], round 1: {complaint}"):
+        list(Federation(FedProto(), engine, toy.server(), clients=2, rounds=1, limits=limits).run())
+
+
+def test_a_reply_of_another_round_ends_the_run():
+    engine = Scripted(lambda job: Reply(job.client, job.round - 1, pack(upload(job)), samples=1))
+    with pytest.raises(PayloadError, match=r"of \(client, round\) \(0, 1\) was asked, \(0, 0\) arrived"):
+        list(Federation(FedProto(), engine, toy.server(), clients=1, rounds=1, failures="skip").run())
+
+
+def test_a_server_step_that_is_not_finite_ends_the_run_with_its_place():
+    class Explodes(FedProto):
+        def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
+            super().aggregate(server, uploads)
+            known = server.memory["prototypes"]
+            server.memory["prototypes"] = Prototypes(known.vectors / 0, known.counts)
+
+    with pytest.raises(ProteaError, match="server, round 1: prototypes/vectors holds nan or inf after aggregate"):
+        list(Federation(Explodes(), Scripted(upload), toy.server(), clients=2, rounds=1).run())
+
+
+# What clients hold
+
+
+def test_a_client_that_fails_is_as_it_was_before():
+    class Falls(FedProto):
+        def local_update(self, client: Client, down: Prototypes | None) -> Prototypes:
+            found = super().local_update(client, down)
+            client.memory["note"] = torch.ones(1)
+            if client.round == 2:
+                raise RuntimeError("it fell")
+            return found
+
+    worker = Worker(Falls(), toy.build, seed=1, careful=True)
+    assert worker.run(Job("train", 1, 0)).error is None
+    before = {name: tensor.clone() for name, tensor in worker.client(0).model.state_dict().items()}
+    worker.client(0).memory["note"] = torch.zeros(1)
+    assert "it fell" in str(worker.run(Job("train", 2, 0)).error)
+    after = worker.client(0).model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before) and worker.client(0).memory["note"] == 0
+
+
+@pytest.mark.parametrize("method", [FedProto(taken="during"), FedTGP(threshold=5.0), FedSA()])
+def test_clients_that_wait_on_disk_come_back_as_they_were(method: Method[Any, Any], tmp_path: Path):
+    ends = []
+    for room in (None, 1.0):
+        worker = Worker(method, toy.build, seed=7, spill=tmp_path)
+        worker.shelf.room = room
+        records = list(Federation(method, Inline(worker), toy.server(), toy.CLIENTS, 3).run())
+        assert len(worker.clients) == (toy.CLIENTS if room is None else 1)
+        folder = tmp_path / f"saved-{room}"
+        folder.mkdir()
+        worker.save(folder)
+        ends.append((
+            [replace(record, cost={}) for record in records],
+            {path.name: path.read_bytes() for path in sorted(folder.iterdir())},
+        ))  # fmt: skip
+    assert ends[0] == ends[1] and len(ends[0][1]) == toy.CLIENTS
+
+
+def test_a_budget_below_what_the_process_has_already_is_refused():
+    with pytest.raises(ConfigError, match=r"engine.memory leaves 1,000 bytes to a process that has [\d,]+ before"):
+        Worker(Local(), toy.build, seed=1, memory=1000)

@@ -23,6 +23,8 @@ WELL = Record(
     total_up=0,
     total_down=0,
     failures={},
+    refused=[],
+    absent={},
     cost={},
     clients=[],
 )

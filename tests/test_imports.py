@@ -17,10 +17,11 @@ LAYERS = [
     ["papers"],
     ["config", "runs.checkpoint"],
     ["federation"],
-    ["health"],
+    ["health", "faults"],
     ["record"],
     ["engines.inline", "engines.processes", "engines.pool", "engines.preload"],
     ["worker", "recipe", "engines.scripted"],
+    ["shelf"],
     ["evaluation"],
     ["methods"],
     ["method", "state"],
@@ -35,7 +36,7 @@ LAYERS = [
     ["runs.compare", "runs.export"],
     ["runs.alike"],
     ["runs.past"],
-    ["rng", "plugins", "runs.store"],
+    ["rng", "plugins", "runs.store", "units"],
     ["errors"],
 ]
 

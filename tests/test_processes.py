@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 import torch.nn.functional as F
 import toy
+from torch import Tensor
 
 import protea
-from protea import Client, Data, Experiment, Method
+from protea import Client, Data, Experiment, Method, Prototypes
 from protea.config import load
 from protea.data.sources.spiral import Spiral
-from protea.engines import EngineSettings, Job, Reply
+from protea.engines import EngineSettings, Job, Reply, processes
 from protea.engines.inline import Inline
 from protea.engines.processes import Processes
 from protea.errors import ClientError, ConfigError
@@ -137,39 +138,103 @@ def test_a_client_that_raises_is_an_error_value_and_its_process_lives_on():
     assert "in local_update" in records[1].failures[1] and "RuntimeError: it stumbled" in records[1].failures[1]
 
 
-def test_a_killed_process_is_an_error_value_for_each_of_its_clients():
+def ends(loop: Federation, folder: Path) -> tuple[list[Record], dict[str, bytes]]:
+    """All that a federation leaves behind."""
+    records = without_cost(loop.run())
+    folder.mkdir()
+    loop.engine.save(folder)
+    return records, {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("where", ["train", "evaluate", "twice"])
+def test_a_killed_process_is_replaced_and_all_ends_as_if_it_had_lived(where: str, tmp_path: Path):
+    method = Frail(where=where, folder=str(tmp_path))
+    calm = Inline(Worker(replace(method, where="never"), toy.build, seed=7))
+    whole = ends(federation(calm, failures="skip"), tmp_path / "calm")
+    with closing(engine(method, EngineSettings(workers=2, retries=2))) as workers:
+        before = pids(workers)
+        assert ends(federation(workers, failures="skip"), tmp_path / "frail") == whole
+        killed = len(list(tmp_path.glob("killed-*")))
+        assert killed == (2 if where == "twice" else 1) and pids(workers) != before
+
+
+def test_clients_are_repeated_from_where_they_were_saved(tmp_path: Path):
+    """Rounds 1 and 2 are in the checkpoint; of a process that dies in round 4, round 3 is done again."""
+    method = Frail(where="train", folder=str(tmp_path), round=4)
+    calm = Inline(Worker(replace(method, where="never"), toy.build, seed=7))
+    whole = ends(federation(calm, rounds=4), tmp_path / "calm")
+    with closing(engine(method)) as workers:
+        loop = federation(workers, rounds=4)
+        records = []
+        for record in loop.run():
+            records.append(record)
+            if record.round == 2:
+                (tmp_path / "two").mkdir()
+                workers.save(tmp_path / "two")
+                assert workers.done == {}
+        (tmp_path / "end").mkdir()
+        assert sorted(map(len, workers.done.values())) == [2, 2, 2, 2]
+        workers.save(tmp_path / "end")
+    assert without_cost(records) == whole[0] and len(list(tmp_path.glob("killed-*"))) == 1
+    assert {path.name: path.read_bytes() for path in sorted((tmp_path / "end").iterdir())} == whole[1]
+
+
+def test_a_process_that_dies_while_nobody_looks_is_replaced_when_it_is_saved(tmp_path: Path):
+    whole = ends(federation(Inline(Worker(FedProto(), toy.build, seed=7))), tmp_path / "calm")
+    with closing(engine(FedProto())) as workers:
+        records = without_cost(federation(workers).run())
+        os.kill(min(pids(workers)), signal.SIGKILL)
+        (tmp_path / "end").mkdir()
+        workers.save(tmp_path / "end")
+    assert records == whole[0]
+    assert {path.name: path.read_bytes() for path in sorted((tmp_path / "end").iterdir())} == whole[1]
+
+
+def test_jobs_to_repeat_do_not_pile_up_where_nobody_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(processes, "KEPT", 0)
+    method = Frail(where="train", folder=str(tmp_path), round=3)
+    calm = Inline(Worker(replace(method, where="never"), toy.build, seed=7))
+    whole = ends(federation(calm), tmp_path / "calm")
+    with closing(engine(method)) as workers:
+        assert ends(federation(workers), tmp_path / "frail") == whole
+        assert workers.done == {} and len(list(Path(workers.folder.name).glob("kept-*"))) == 1
+
+
+def test_a_client_that_kills_every_process_is_left_out_and_stays_as_it_was(tmp_path: Path):
+    """As one that raises at the same moment does."""
+    raises = Inline(Worker(Dies(kind="raise"), toy.build, seed=7, careful=True))
+    records, states = ends(federation(raises, failures="skip"), tmp_path / "raises")
     seen: list[Reply] = []
     with closing(engine(Dies())) as workers:
-        records = list(federation(workers, failures="skip", watch=seen.append).run())
-    lost = sorted(records[1].failures)
-    assert [sorted(record.failures) for record in records] == [[], lost, lost] and 1 in lost and len(lost) < 4
-    for client in lost:
-        assert records[1].failures[client].startswith(f"client {client}: its worker process was killed (SIGKILL)")
-    others = [client for client in range(4) if client not in lost]
-    judged = [[line["client"] for line in record.clients if "test/method" in line] for record in records]
-    tested = [client for client in range(4) if client != 1]  # which has no test samples
-    assert judged == [tested, *2 * [[client for client in others if client in tested]]]
-    assert len(seen) == 3 * (4 + 4)  # a reply to every job of training and evaluation, also to those lost
+        again, same = ends(federation(workers, failures="skip", watch=seen.append), tmp_path / "dies")
+    assert same == states
+    assert [sorted(record.failures) for record in again] == [sorted(r.failures) for r in records] == [[], [1], []]
+    assert again[1].failures[1].startswith("client 1, round 2: its worker process was killed (SIGKILL)")
+    assert [replace(record, failures={}) for record in again] == [replace(record, failures={}) for record in records]
+    assert len(seen) == 3 * (4 + 4)  # a reply to every job of training and evaluation
 
 
 def test_a_killed_process_stops_a_run_that_wants_all_clients():
-    with closing(engine(Dies())) as workers:
-        with pytest.raises(
-            ClientError, match=r"client \d: its worker process was killed \(SIGKILL\), and the client's st"
-        ):
-            list(federation(workers).run())
-        dead = {process.process.pid for process in workers.pool if process.dead}
-        assert len(dead) == 1
-    with closing(engine(Local())) as again:  # with a new process in place of the dead one
-        assert not pids(again) & dead
+    killed = r"client 1, round 2: its worker process was killed \(SIGKILL\)"
+    with closing(engine(Dies())) as workers, pytest.raises(ClientError, match=killed):
+        list(federation(workers).run())
+    with closing(engine(Local())) as again:
         assert len(list(federation(again).run())) == 3
 
 
-def test_a_run_ends_when_no_process_is_left():
-    with closing(engine(Dies(client=0, round=1), EngineSettings(workers=1))) as workers:
-        loop = federation(workers, failures="skip")
-        with pytest.raises(ClientError, match="No worker process is left: all were killed"):
-            list(loop.run())
+def test_a_client_that_takes_too_long_is_ended_and_tried_again(tmp_path: Path):
+    method = Frail(where="sleep", folder=str(tmp_path))
+    calm = Inline(Worker(replace(method, where="never"), toy.build, seed=7))
+    whole = ends(federation(calm), tmp_path / "calm")
+    with closing(engine(method, EngineSettings(workers=2, limit=5.0))) as workers:
+        assert ends(federation(workers), tmp_path / "frail") == whole
+    with (
+        closing(engine(Dies(kind="sleep"), EngineSettings(workers=2, limit=1.0, retries=0))) as workers,
+        pytest.raises(ClientError, match=r"client 1, round 2: it took longer than engine.limit, 1 s\."),
+    ):
+        list(federation(workers).run())
+    with pytest.raises(ConfigError, match=r"engine.limit is set, and engine.name=inline cannot end a client"):
+        Inline(Worker(Local(), toy.build, seed=7), EngineSettings("inline", limit=1.0))
 
 
 # What cannot be sent
@@ -313,13 +378,43 @@ class Stumbles(Local):
 
 @dataclass(frozen=True)
 class Dies(Local):
-    client: int = 1
-    round: int = 2
+    """Client 1 in round 2, whenever it is tried."""
+
+    kind: str = "kill"
 
     def local_update(self, client: Client, down: None) -> None:
         client.fit(lambda x, y: F.cross_entropy(client.model(x), y))
-        if (client.id, client.round) == (self.client, self.round):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if (client.id, client.round) == (1, 2):
+            if self.kind == "raise":
+                raise RuntimeError("it stumbled")
+            time.sleep(600) if self.kind == "sleep" else os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Frail(FedProto):
+    """Its process is killed once, or twice, in the middle of a job of client 1."""
+
+    where: str = "train"
+    folder: str = ""
+    round: int = 2
+
+    def local_update(self, client: Client, down: Prototypes | None) -> Prototypes:
+        found = super().local_update(client, down)
+        if (client.id, client.round) == (1, self.round):
+            for number in {"train": [1], "twice": [1, 2], "sleep": [1]}.get(self.where, []):
+                self.fall(number)
+        return found
+
+    def predict(self, client: Client, x: Tensor, down: Prototypes | None) -> Tensor:
+        if self.where == "evaluate" and (client.id, client.round) == (2, self.round):
+            self.fall(1)
+        return super().predict(client, x, down)
+
+    def fall(self, number: int) -> None:
+        mark = Path(self.folder) / f"killed-{number}"
+        if not mark.exists():
+            mark.touch()
+            time.sleep(600) if self.where == "sleep" else os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass(frozen=True)

@@ -375,7 +375,7 @@ def ended(seconds: float, accuracy: float = 0.5) -> Outcome:
 
 
 def record(round: int) -> Record:
-    return Record(round, [], None, {}, {}, {}, {}, {}, None, {}, 0, 0, 0, 0, {}, {}, [])
+    return Record(round, [], None, {}, {}, {}, {}, {}, None, {}, 0, 0, 0, 0, {}, [], {}, {}, [])
 
 
 def test_the_time_left_is_that_of_the_runs_so_far():

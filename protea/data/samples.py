@@ -33,7 +33,7 @@ class Samples:
         self.y = dataset.y[self.index].to(self.device)
         floats = 4 if dataset.x.dtype == torch.uint8 else dataset.x.element_size()
         self._keeps = len(self) * dataset.x[0].numel() * floats <= budget
-        self._kept: Tensor | None = None
+        self.kept: Tensor | None = None  # all inputs as floats
 
     def __len__(self) -> int:
         return len(self.index)
@@ -49,9 +49,9 @@ class Samples:
         y = self.y.index_select(0, here)  # on one core, three times as fast as self.y[here]
         if not self._keeps:
             return self._inputs(self.index.index_select(0, rows.to(self.index.device))), y
-        if self._kept is None:
-            self._kept = self._inputs(self.index)
-        return self._kept.index_select(0, here), y
+        if self.kept is None:
+            self.kept = self._inputs(self.index)
+        return self.kept.index_select(0, here), y
 
     def with_targets(self, targets: Tensor) -> Samples:
         """The same inputs with other targets, one row each: what a teacher says of them, for example."""
@@ -64,7 +64,7 @@ class Samples:
         other = copy.copy(self)
         here = rows.to(self.device)
         other.index, other.y = self.index[rows.to(self.index.device)], self.y[here]
-        other._kept = None if self._kept is None else self._kept[here]
+        other.kept = None if self.kept is None else self.kept[here]
         return other
 
     def counts(self, classes: int) -> Tensor:
@@ -73,7 +73,7 @@ class Samples:
 
     def release(self) -> None:
         """Forget the floats; the next batch makes them again."""
-        self._kept = None
+        self.kept = None
 
     def _inputs(self, index: Tensor) -> Tensor:
         return normalise(self.dataset.x.index_select(0, index).to(self.device))

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from protea.payload import Named
+from protea.units import Size
 
 Task = Literal["train", "evaluate", "answer", "look"]  # answer: the shared test set; look: show prototypes
 
@@ -29,10 +30,12 @@ class Reply:
     """What came of a job.  A client that fails is a value too: ``error`` says how."""
 
     client: int
+    round: int
     up: Named = field(default_factory=dict)
     samples: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    memory: int = 0  # most bytes that the process ever had
     error: str | None = None
 
 
@@ -66,3 +69,6 @@ class EngineSettings:
     name: str = "processes"
     workers: NonNegativeInt = 0  # processes; 0 for one per core
     threads: PositiveInt = 1  # of torch, in each worker and on the server
+    limit: NonNegativeFloat = 0.0  # seconds that a client may take for a job; 0 for as long as it takes
+    retries: NonNegativeInt = 1  # for a job whose process was killed or took too long
+    memory: Size | None = None  # of all workers together; clients beyond it wait on disk

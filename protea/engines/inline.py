@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from protea.engines import EngineSettings, Job, Reply, Watch, ignore
+from protea.errors import ConfigError
 from protea.worker import Worker
 
 
@@ -13,6 +14,8 @@ class Inline:
     """One process, one client after another."""
 
     def __init__(self, worker: Worker, settings: EngineSettings | None = None) -> None:
+        if settings is not None and settings.limit:
+            raise ConfigError("engine.limit is set, and engine.name=inline cannot end a client.  Set it to processes.")
         self.worker = worker
 
     def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:

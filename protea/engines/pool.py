@@ -19,6 +19,8 @@ from protea.errors import CheckpointError, ConfigError
 from protea.payload import from_bytes, to_bytes
 from protea.worker import Worker
 
+ABOUT = ("client", "round", "samples", "metrics", "seconds", "memory", "error")  # of a reply
+
 
 class Process:
     """One worker process, seen from outside."""
@@ -120,19 +122,20 @@ def serve(pipe: Connection) -> None:
         except Exception as error:  # what was sent needs a module that is not to be found here
             pipe.send_bytes(f"{type(error).__name__}: {error}".encode())
             continue
-        if verb == "job":
+        if verb in ("job", "repeat"):
             assert worker is not None
-            down, about = from_bytes(what)
-            reply = worker.run(Job(down=down, **about))
-            about = {k: getattr(reply, k) for k in ("client", "samples", "metrics", "seconds", "error")}
-            pipe.send_bytes(to_bytes(reply.up, **about))
+            if verb == "repeat":
+                worker.repeat(what[0], [job_of(each) for each in what[1]])
+                continue
+            reply = worker.run(job_of(what))
+            pipe.send_bytes(to_bytes(reply.up, **{name: getattr(reply, name) for name in ABOUT}))
             continue
         try:
             if verb == "move":
                 folder, sys.path[:] = what
                 os.chdir(folder)
             elif verb == "open":
-                worker = Worker(*what)
+                worker = Worker(**what)
             elif verb == "close":
                 worker = None
             elif worker is not None:
@@ -140,3 +143,8 @@ def serve(pipe: Connection) -> None:
             pipe.send_bytes(b"")
         except Exception as error:
             pipe.send_bytes(f"{type(error).__name__}: {error}".encode())
+
+
+def job_of(message: bytes) -> Job:
+    down, about = from_bytes(message)
+    return Job(down=down, **about)

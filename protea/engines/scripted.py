@@ -31,7 +31,7 @@ class Scripted:
         for job in sorted(jobs, key=lambda job: job.client):
             self.jobs.append(job)
             said = self.script(job) if job.task == "train" else self.judge(job)
-            replies.append(said if isinstance(said, Reply) else Reply(job.client, pack(said), self.samples))
+            replies.append(said if isinstance(said, Reply) else Reply(job.client, job.round, pack(said), self.samples))
             watch(replies[-1])
         return replies
 

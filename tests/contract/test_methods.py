@@ -44,7 +44,7 @@ class Forgetful(Inline):
     def map(self, jobs: list[Job], watch: Watch = ignore) -> list[Reply]:
         replies = super().map(jobs, watch)
         if jobs[0].round == 1 and jobs[0].task == "train":
-            return [Reply(2, error="client 2 did not answer") if r.client == 2 else r for r in replies]
+            return [Reply(2, r.round, error="client 2 did not answer") if r.client == 2 else r for r in replies]
         return replies
 
 

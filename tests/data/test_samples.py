@@ -43,7 +43,7 @@ def test_floats_are_kept_only_within_the_budget() -> None:
     within, beyond = Samples(images(), budget=size), Samples(images(), budget=size - 1)
     for samples in (within, beyond):
         samples.batch(torch.tensor([0]))
-    assert within._kept is not None and beyond._kept is None
+    assert within.kept is not None and beyond.kept is None
     within.release()
     assert within._kept is None
 
