@@ -211,6 +211,12 @@ def test_every_data_set_has_a_majority_of_its_own() -> None:
         {"label": "mnist", "runs": [2, 3], "value": 0.25},
     ]
     assert [each["label"] for each in compared.majorities(pasts[:2], [0.5, 0.75])] == [""]
+    some = [past("a", data=digits, clients=4), past("b", data=digits, clients=9), past("c", data=mnist, clients=4)]
+    assert [each["label"] for each in groups.data_sets(some)] == [
+        "digits, clients 4",
+        "digits, clients 9",
+        "mnist, clients 4",
+    ]
 
 
 def test_runs_of_one_name_are_told_apart_by_the_folders_above() -> None:

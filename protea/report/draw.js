@@ -109,7 +109,7 @@ function legend(entries) {
 
 // Lines over a common axis.  series: {name, points: [[x, y]], band: [[x, low, high]], k, dash, faint, thick}.
 function lineChart(width, label, { series, guides = [], x, y }) {
-  const height = Math.round(Math.min(380, Math.max(260, width * 0.5)));
+  const height = Math.round(Math.min(380, Math.max(260, width * 0.4)));
   const drawn = series.filter((one) => one.points.length);
   const xs = drawn.flatMap((one) => one.points.map((point) => point[0]));
   const ys = [...drawn.flatMap((one) => [...one.points.map((p) => p[1]), ...(one.band || []).flatMap((b) => [b[1], b[2]])]), ...guides.map((g) => g.value)];
@@ -338,7 +338,7 @@ function dotPlot(width, label, { rows, name, format }) {
     const y = 8 + line * (i + 0.5), middle = row.score.mean, margin = row.score.margin || 0, each = svg("g", { class: `series ${row.k}`, "data-name": row.name });
     const text = svg("text", { x: left - 10, y: y + 4, "text-anchor": "end", class: "label" }, row.name.length > room ? row.name.slice(0, room - 1) + "…" : row.name);
     each.append(told(text, row.name));
-    if (there(row.floor)) marks.append(told(svg("line", { class: "guide", x1: sx(row.floor), x2: sx(row.floor), y1: y - line / 2, y2: y + line / 2 }), `majority class ${format(row.floor)}`));
+    if (there(row.floor)) marks.append(told(svg("line", { class: "guide", x1: sx(row.floor), x2: sx(row.floor), y1: y - line / 2, y2: y + line / 2, "stroke-dasharray": "5 4" }), `majority class ${format(row.floor)}`));
     each.append(svg("line", { class: "line", x1: sx(Math.max(low, middle - margin)), x2: sx(Math.min(high, middle + margin)), y1: y, y2: y }));
     each.append(svg("line", { class: "line thick", x1: sx(middle), x2: sx(middle), y1: y - 9, y2: y + 9 }));
     row.values.forEach((value, j) => each.append(told(svg("circle", { class: "dot", cx: sx(value), cy: y, r: 4 }), `${row.names[j]}: ${format(value)}`)));

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protea.runs.alike import SAME, differing, labels, settings, shown, under
@@ -33,18 +33,22 @@ def of(pasts: Sequence[Past]) -> list[dict[str, Any]]:
 
 
 def data_sets(pasts: Sequence[Past]) -> list[dict[str, Any]]:
-    """Runs on the same data, shared out in the same way, together; a label has what sets them apart, if anything."""
+    """Runs on the same data, shared out in the same way, together; a label has what tells them apart, if anything."""
     tables = [
         {name: value for name, value in settings(past).items() if under(name, ("data", "clients"))} for past in pasts
     ]
     found = together(tables)
-    apart = differing(tables)
-    result = []
-    for group in found:
-        known = [(name, shown(tables[group[0]][name])) for name in apart if name in tables[group[0]]]
-        words = [value if name.endswith(".kind") else f"{name.rpartition('.')[2]} {value}" for name, value in known]
-        result.append({"label": ", ".join(words), "runs": group})
-    return result
+    firsts = [tables[group[0]] for group in found]
+    names = sorted(differing(firsts), key=lambda name: not name.endswith(".kind"))  # the kind says most
+    told = [[said(table, names[:count]) for table in firsts] for count in range(len(names) + 1)]
+    fewest = next((each for each in told if len(set(each)) == len(found)), told[-1])
+    return [{"label": label, "runs": group} for label, group in zip(fewest, found, strict=True)]
+
+
+def said(table: Mapping[str, Any], names: Sequence[str]) -> str:
+    """``digits, alpha 0.1``: some of the settings, as far as the table has them."""
+    known = [(name, shown(table[name])) for name in names if name in table]
+    return ", ".join(value if name.endswith(".kind") else f"{name.rpartition('.')[2]} {value}" for name, value in known)
 
 
 def together(marks: Sequence[Any]) -> list[list[int]]:

@@ -198,8 +198,16 @@ function start() {
     drawn.forEach((figure) => draw(figure));
   });
   // On paper, text keeps its size only if figures are drawn for the width that they have there.
-  window.addEventListener("beforeprint", () => drawn.forEach((figure) => draw(figure, figure.wide ? 680 : 330)));
-  window.addEventListener("afterprint", () => drawn.forEach((figure) => draw(figure)));
+  const box = document.getElementById("differences");
+  let opened = false;
+  window.addEventListener("beforeprint", () => {
+    drawn.forEach((figure) => draw(figure, figure.wide ? 680 : 300));
+    if (box) [opened, box.open] = [box.open, true];
+  });
+  window.addEventListener("afterprint", () => {
+    drawn.forEach((figure) => draw(figure));
+    if (box) box.open = opened;
+  });
   const theme = document.getElementById("theme");
   theme.addEventListener("change", () => {
     if (theme.value === "auto") delete document.documentElement.dataset.theme;
