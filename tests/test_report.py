@@ -210,7 +210,8 @@ def test_every_data_set_has_a_majority_of_its_own() -> None:
         {"label": "digits", "runs": [0, 1], "value": 0.625},
         {"label": "mnist", "runs": [2, 3], "value": 0.25},
     ]
-    assert [each["label"] for each in compared.majorities(pasts[:2], [0.5, 0.75])] == [""]
+    (pooled,) = compared.majorities([*pasts[:2], past("e", data=digits, method="local")], [0.5, 0.75, 0.5])
+    assert pooled == {"label": "", "runs": [0, 1, 2], "value": 0.625}  # of two splits
     some = [past("a", data=digits, clients=4), past("b", data=digits, clients=9), past("c", data=mnist, clients=4)]
     assert [each["label"] for each in groups.data_sets(some)] == [
         "digits, clients 4",
@@ -247,6 +248,10 @@ def test_a_warning_is_said_once_for_all_seeds_that_have_it() -> None:
         past("c", seed=3, summary=ended()),
         past("d", method="local", summary=ended("local", warnings=[low.format(9, 9)])),
         past("e", method="local", seed=2),
+    ]
+    assert words.unfinished([*pasts, past("f")]) == [
+        "2 of 6 runs are not complete: e has not ended: round 0 of 3, f has not ended: round 0 of 3. "
+        "Means are over those that are, if any."
     ]
     assert words.notices(pasts, groups.of(pasts)) == [
         "e has not ended: round 0 of 3. Its numbers are those of its latest evaluation.",
@@ -656,6 +661,7 @@ def test_the_client_of_the_features_can_be_chosen_where_there_are_several(opened
     several = {**found, "features": {**found["features"], 3: found["features"][0]}}
     run = {**one["runs"][0], "details": {**one["runs"][0]["details"], "space": several}}
     page = opened({**one, "runs": [run]})
+    assert page.find_element("css selector", "#features h3").text == "Features of client 0 and its prototypes"
     choose(page, "features-of", "3")
     assert page.find_element("css selector", "#features h3").text == "Features of client 3 and its prototypes"
 

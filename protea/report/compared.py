@@ -70,10 +70,10 @@ def scores(pasts: Sequence[Past]) -> Plain:
 
 
 def majorities(pasts: Sequence[Past], each: Sequence[float | None]) -> list[Plain]:
-    """For each data set the accuracy of the majority class, mean over its runs."""
+    """For each data set the accuracy of the majority class, mean over its splits: runs of one seed share theirs."""
     result = []
     for group in groups.data_sets(pasts):
-        known = [value for index in group["runs"] if (value := each[index]) is not None]
+        known = {(pasts[index].seed, value) for index in group["runs"] if (value := each[index]) is not None}
         if known:
-            result.append({**group, "value": fmean(known)})
+            result.append({**group, "value": fmean(value for _, value in sorted(known))})
     return result

@@ -256,9 +256,14 @@ function distances(width) {
   return { picture: lineChart(width, bySeries("Distances in the space of features over rounds", list, number), { series: list, x: { name: "round", whole: true }, y: { name: "distance", least: 0 } }), table: asTable(list, "round", number) };
 }
 
-// The clients whose features the run's snapshots hold, and the one that is shown.
+// The clients whose features the run's snapshots hold, and the one that is shown: as chosen, or one that this round has.
 const seen = () => Object.keys((details().space || { features: {} }).features);
-const seenClient = () => (seen().includes(state.of) ? state.of : seen()[0]);
+
+function seenClient() {
+  if (seen().includes(state.of)) return state.of;
+  const { features, rounds } = details().space || {}, held = (client) => features[client] && features[client].frames[upTo(rounds)].owner.length;
+  return seen().find(held) || seen()[0];
+}
 
 const featuresTitle = () => (seen().length ? `Features of client ${seenClient()} and its prototypes` : "Features of a client and its prototypes");
 

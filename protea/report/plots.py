@@ -218,7 +218,7 @@ def mapped(which: str, by: str) -> Callable[[Figure, Plain], bool]:
 
     def plot(figure: Figure, run: Plain) -> bool:
         frame, shares = last_frame(run["details"]["space"], which)
-        if by not in frame or not frame["owner"]:
+        if by not in frame:
             return False
         axes, names = figure.add_subplot(), run["details"]["classes"]
         points = np.array(frame[by]).reshape(-1, 2)
@@ -243,9 +243,10 @@ def mapped(which: str, by: str) -> Callable[[Figure, Plain], bool]:
 
 def last_frame(space: Plain | None, which: str) -> tuple[Plain, list[float]]:
     """The last snapshot's points, and the shares of PCA's axes; features are those of the first client that has any."""
-    found = None
-    if space is not None:
-        found = space["prototypes"] if which == "prototypes" else next(iter(space["features"].values()), None)
+    if space is None:
+        return {}, []
+    layouts = [space["prototypes"]] if which == "prototypes" else list(space["features"].values())
+    found = next((each for each in layouts if each and each["frames"][-1]["owner"]), None)
     return (found["frames"][-1], found["shares"]) if found else ({}, [])
 
 

@@ -87,7 +87,7 @@ def unfinished(pasts: Sequence[Past]) -> list[str]:
         name, past = open_[0]
         return [f"{name} {state(past)}. Its numbers are those of its latest evaluation."]
     each = words_of([f"{name} {state(past)}" for name, past in open_], 8)
-    return [f"{len(open_)} of {len(pasts)} runs are not complete, and are no part of means: {each}."]
+    return [f"{len(open_)} of {len(pasts)} runs are not complete: {each}. Means are over those that are, if any."]
 
 
 def state(past: Past) -> str:
