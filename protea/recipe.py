@@ -15,6 +15,7 @@ from protea.data.augment import Augment
 from protea.data.federated import Federated
 from protea.data.samples import Samples
 from protea.models.build import build, smallest
+from protea.models.build import size as sizes
 from protea.models.families import Member, Models, members
 from protea.models.split import SplitModel
 from protea.rng import Streams
@@ -52,16 +53,27 @@ class Recipe:
 
     def describe(self) -> dict[str, Any]:
         """The first line of a run's metrics: what each client has, in numbers of samples by class."""
+        parameters = self.parameters()
         counts = {part: self.data.class_counts(part).tolist() for part in ("train", "validation", "test")}
         clients = [
             {
                 "client": client,
                 "architecture": self.members[client % len(self.members)].architecture,
+                "parameters": parameters[client % len(self.members)],
                 **{part: rows[client] for part, rows in counts.items()},
             }
             for client in range(len(self.data.shares))
         ]
         return {"kind": "data", "round": 0, "classes": list(self.data.dataset.names), "clients": clients}
+
+    def parameters(self) -> list[int]:
+        """How many parameters the model of each member has."""
+        found: list[int] = []
+        with torch.random.fork_rng(devices=[]):  # these models are never trained: no draw of theirs may count
+            for index, member in enumerate(self.members):
+                first = self.members.index(member)
+                found.append(found[first] if first < index else sum(sizes(self.make(member)).values()))
+        return found
 
     def __call__(self, id: int, streams: Streams) -> Client:
         share = self.data.shares[id]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protea.report import groups
+from protea.report import compared, groups, words
 from protea.report.space import space
 from protea.runs.past import Line, Past
 from protea.runs.store import Run
@@ -35,10 +35,17 @@ def content(pasts: Sequence[Past], say: Say = silent) -> Plain:
         first = group["runs"][0]
         say(f"{pasts[first].path}: prototypes are laid out on a map")
         runs[first]["details"] = details(pasts[first])
+        group |= compared.scores([pasts[index] for index in group["runs"]])
+    differ = groups.differences(pasts)
+    if differ:
+        say(f"Beware: {compared.apart(differ)} The page says which run has which.")
     return {
-        "title": ", ".join(dict.fromkeys(past.method for past in pasts)),
-        "question": question(pasts[0]),
-        "notices": [*groups.differences(pasts), *states(pasts)],
+        "title": words.title(pasts),
+        "question": words.question(pasts),
+        "notices": words.notices(pasts, found),
+        "differences": differ,
+        "comparison": compared.comparison(pasts, differ),
+        "majorities": compared.majorities(pasts, [run["majority"] for run in runs]),
         "groups": found,
         "runs": runs,
     }
@@ -50,8 +57,8 @@ def totals(past: Past) -> Plain:
         "method": past.method,
         "seed": past.seed,
         "planned": past.config.get("rounds"),
-        "config": groups.flat(past.config),
-        "environment": groups.flat(environment(past)),
+        "config": flat(past.config),
+        "environment": flat(environment(past)),
         "summary": past.summary,
         "majority": majority(past),
         "rules": rules(past),
@@ -131,36 +138,11 @@ def environment(past: Past) -> Plain:
     return found
 
 
-def question(past: Past) -> str:
-    """What was run, in a sentence."""
-    config, kinds = past.config, {client["architecture"] for client in past.data["clients"]}
-    source, partition = chosen(config["data"]["source"]), chosen(config["data"]["partition"])
-    models = f"{len(kinds)} architectures" if len(kinds) > 1 else "one architecture"
-    family = "own list" if config["models"].get("members") else config["models"]["family"]
-    return (
-        f"{config['clients']} clients with {models} ({family}) on {source}, "
-        f"partition {partition}, {config['rounds']} rounds."
-    )
-
-
-def chosen(table: Any) -> str:
-    """``dirichlet (alpha 0.1)`` of a table that chooses a kind."""
-    if not isinstance(table, dict):
-        return str(table)
-    rest = ", ".join(f"{name} {value}" for name, value in table.items() if name not in ("kind", "dialect"))
-    return f"{table.get('kind', 'given')} ({rest})" if rest else str(table.get("kind", "given"))
-
-
-def states(pasts: Sequence[Past]) -> list[Plain]:
-    """What a reader must know of single runs before he reads on."""
-    found = []
-    for name, past in zip(groups.names(pasts), pasts, strict=True):
-        if past.summary is None:
-            done = past.rounds[-1]["round"] if past.rounds else 0
-            text = f"{name} has not ended: round {done} of {past.config.get('rounds', '?')}."
-            found.append({"kind": "warning", "text": f"{text} Its numbers are those of its latest evaluation."})
-        else:
-            found += [{"kind": "warning", "text": f"{name}: {text}"} for text in past.summary["warnings"].values()]
+def flat(table: Mapping[str, Any], prefix: str = "") -> Plain:
+    """``{"a": {"b": 1}}`` as ``{"a.b": 1}``."""
+    found: Plain = {}
+    for name, value in table.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return found
 
 

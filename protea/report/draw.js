@@ -35,6 +35,7 @@ function dash(index) {
 
 const number = (value, digits = 3) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(digits))));
 const percent = (value) => (value === null || value === undefined ? "–" : (100 * value).toFixed(1));
+const grouped = (value) => value.toLocaleString("en");
 const there = (value) => value !== null && value !== undefined;
 
 function size(bytes) {
@@ -102,13 +103,13 @@ function legend(entries) {
   const key = (entry) =>
     svg("svg", { width: 22, height: 12, "aria-hidden": "true", class: `${entry.k}${entry.thick ? " thick" : ""}` }, entry.area
       ? svg("rect", { class: "area", x: 2, y: 1, width: 18, height: 10 })
-      : svg("line", { class: entry.guide ? "guide" : "line", x1: 1, x2: 21, y1: 6, y2: 6, "stroke-dasharray": entry.guide ? null : entry.dash }));
+      : svg("line", { class: entry.guide ? "guide" : "line", x1: 1, x2: 21, y1: 6, y2: 6, "stroke-dasharray": entry.dash }));
   return html("ul", { class: "legend" }, ...entries.map((entry) => html("li", {}, key(entry), entry.name)));
 }
 
 // Lines over a common axis.  series: {name, points: [[x, y]], band: [[x, low, high]], k, dash, faint, thick}.
 function lineChart(width, label, { series, guides = [], x, y }) {
-  const height = Math.round(Math.min(380, Math.max(260, width * 0.5)));
+  const height = Math.round(Math.min(380, Math.max(260, width * 0.4)));
   const drawn = series.filter((one) => one.points.length);
   const xs = drawn.flatMap((one) => one.points.map((point) => point[0]));
   const ys = [...drawn.flatMap((one) => [...one.points.map((p) => p[1]), ...(one.band || []).flatMap((b) => [b[1], b[2]])]), ...guides.map((g) => g.value)];
@@ -121,7 +122,7 @@ function lineChart(width, label, { series, guides = [], x, y }) {
   const marks = svg("g", {});
   for (const guide of guides) {
     const at = frame.sy(guide.value);
-    marks.append(svg("line", { class: "guide", x1: frame.box.left, x2: frame.box.right, y1: at, y2: at }));
+    marks.append(svg("line", { class: "guide", x1: frame.box.left, x2: frame.box.right, y1: at, y2: at, "stroke-dasharray": guide.dash }));
   }
   for (const one of drawn) {
     const group = svg("g", { class: `series ${one.k}${one.faint ? " faint" : ""}${one.thick ? " thick" : ""}`, "data-name": one.name, "data-points": one.points.length });
@@ -137,7 +138,7 @@ function lineChart(width, label, { series, guides = [], x, y }) {
   }
   const root = picture(width, height, label, frame.group, marks);
   hover(root, frame, drawn, x, y);
-  const keys = html("div", {}, legend([...drawn, ...guides.map((guide) => ({ name: guide.name, guide: true, k: "" }))]));
+  const keys = html("div", {}, legend([...drawn, ...guides.map((guide) => ({ ...guide, guide: true, k: "" }))]));
   return html("div", {}, root, keys);
 }
 
@@ -320,10 +321,10 @@ function stackedBars(width, label, { columns, series, x, y }) {
   return html("div", {}, picture(width, height, label, frame.group, marks), legend(series.map((one) => ({ ...one, area: true }))));
 }
 
-// Rows of dots on one axis, with a bar at their mean.
-function dotPlot(width, label, { rows, guide, name, format }) {
+// Rows of dots on one axis, with a bar at their mean, its interval, and the row's own guide.
+function dotPlot(width, label, { rows, name, format }) {
   const left = Math.min(width * 0.42, 20 + 7 * Math.max(...rows.map((row) => row.name.length))), line = 34, bottom = 42;
-  const height = 8 + bottom + line * rows.length, all = [...rows.flatMap((row) => row.values), ...(there(guide) ? [guide] : [])];
+  const height = 8 + bottom + line * rows.length, all = rows.flatMap((row) => [...row.values, row.floor].filter(there));
   const margin = (Math.max(...all) - Math.min(...all) || 0.02) * 0.1;
   const low = Math.max(0, Math.min(...all) - margin), high = Math.min(1, Math.max(...all) + margin), sx = scale(low, high, left, width - 20);
   const group = svg("g", { class: "axes" }), marks = svg("g", {});
@@ -332,13 +333,13 @@ function dotPlot(width, label, { rows, guide, name, format }) {
     group.append(svg("text", { x: sx(tick), y: height - bottom + 16, "text-anchor": "middle" }, format(tick)));
   }
   group.append(svg("text", { class: "name", x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, name));
-  if (there(guide)) marks.append(told(svg("line", { class: "guide", x1: sx(guide), x2: sx(guide), y1: 4, y2: height - bottom }), `majority class ${format(guide)}`));
   const room = Math.floor((left - 10) / 7);
   rows.forEach((row, i) => {
-    const y = 8 + line * (i + 0.5), middle = mean(row.values), spread = deviation(row.values), each = svg("g", { class: `series ${row.k}`, "data-name": row.name });
+    const y = 8 + line * (i + 0.5), middle = row.score.mean, margin = row.score.margin || 0, each = svg("g", { class: `series ${row.k}`, "data-name": row.name });
     const text = svg("text", { x: left - 10, y: y + 4, "text-anchor": "end", class: "label" }, row.name.length > room ? row.name.slice(0, room - 1) + "…" : row.name);
     each.append(told(text, row.name));
-    each.append(svg("line", { class: "line", x1: sx(Math.max(low, middle - spread)), x2: sx(Math.min(high, middle + spread)), y1: y, y2: y }));
+    if (there(row.floor)) marks.append(told(svg("line", { class: "guide", x1: sx(row.floor), x2: sx(row.floor), y1: y - line / 2, y2: y + line / 2, "stroke-dasharray": "5 4" }), `majority class ${format(row.floor)}`));
+    each.append(svg("line", { class: "line", x1: sx(Math.max(low, middle - margin)), x2: sx(Math.min(high, middle + margin)), y1: y, y2: y }));
     each.append(svg("line", { class: "line thick", x1: sx(middle), x2: sx(middle), y1: y - 9, y2: y + 9 }));
     row.values.forEach((value, j) => each.append(told(svg("circle", { class: "dot", cx: sx(value), cy: y, r: 4 }), `${row.names[j]}: ${format(value)}`)));
     marks.append(each);

@@ -22,14 +22,16 @@ const ruleName = (rule) => RULES[rule] || rule;
 
 const state = {
   run: groups[0].runs[0], part: "test", rule: "method", score: "weighted", view: runs.length > 1 ? "methods" : "clients",
-  client: "all", cls: "all", share: "train", frame: Infinity, at: Infinity, map: "pca", zoom: "round",
+  client: "all", cls: "all", share: "train", round: Infinity, of: null, map: "pca", zoom: "round",
 };
 
 const shown = () => runs[state.run];
 const details = () => shown().details;
 const groupOf = (index) => groups.findIndex((group) => group.runs.includes(index));
 const last = (items) => items[items.length - 1];
-const clamp = (index, items) => Math.max(0, Math.min(index, items.length - 1));
+
+// Of some rounds in order, the place of the latest one up to the chosen round, or the first.
+const upTo = (rounds) => Math.max(0, rounds.filter((round) => round <= state.round).length - 1);
 
 // Pairs of round and value, without rounds that have none.
 function pairs(run, values) {
@@ -100,52 +102,77 @@ function accuracy(width) {
   }
   if (!list.some((one) => one.points.length)) return missing(`No round has been evaluated on ${PARTS[part]} by this rule yet.`);
   const named = SCORES[view === "clients" ? "weighted" : score], share = score === "calibration" && view !== "clients" ? number : percent;
-  const floor = majority(view === "methods" ? runs : [shown()]), fits = there(floor) && part === "test" && share === percent;
-  const guides = fits ? [{ name: `majority class ${percent(floor)}`, value: floor }] : [];
+  const floors = view === "methods" ? content.majorities : [{ label: "", value: shown().majority }].filter((floor) => there(floor.value));
+  const guides = part === "test" && share === percent ? floors.map((floor, i) => ({ name: `${majorityOf(floor)} ${percent(floor.value)}`, value: floor.value, dash: GUIDES[i % GUIDES.length] })) : [];
   const y = { name: share === percent ? `${view === "clients" ? "accuracy" : named.split(",")[0]} in %` : named, format: share === percent ? (v) => number(100 * v, 4) : number, read: share, least: 0, most: 1 };
   const label = bySeries(`${named} on ${PARTS[part]} over rounds, by ${ruleName(rule)} rule, in %`, list, share);
   return { picture: lineChart(width, label, { series: list, guides, x: { name: "round", whole: true }, y }), table: asTable(list, "round", share), note: list.some((one) => one.band) ? "Lines are means over seeds, bands one standard deviation to either side." : "" };
 }
 
-// Of always answering a client's commonest class, mean over runs.
-function majority(some) {
-  const known = some.map((run) => run.majority).filter(there);
-  return known.length ? mean(known) : null;
+const GUIDES = ["5 4", "2 3", "10 3 2 3", "1 5"]; // dashes of guides
+const majorityOf = (floor) => (floor.label ? `majority class, ${floor.label}:` : "majority class");
+
+const INTERVAL = "± is the 95 % interval of a mean over seeds, by Student's t";
+
+// A mean in percent and its interval, in text that does not break.
+function plusMinus(spread, show = percent) {
+  if (!spread) return "–";
+  return there(spread.margin) ? `${show(spread.mean)}\u00a0±\u00a0${show(spread.margin)}` : show(spread.mean);
 }
 
-const plusMinus = (values) => (values.length > 1 ? `${percent(mean(values))} ± ${percent(deviation(values))}` : percent(values[0]));
+// The groups with what each reports, best first; of a group without an ended run, its latest evaluations.
+function ranked() {
+  const found = groups.map((group, i) => {
+    const known = group.runs.map((index) => [runs[index].name, headline(runs[index])]).filter((pair) => pair[1]);
+    const values = known.map((pair) => pair[1].value), floor = content.majorities.find((each) => each.runs.includes(group.runs[0]));
+    const going = !group.headline, score = group.headline || { count: values.length, mean: mean(values), deviation: null, margin: null };
+    return { group, name: group.label, values, names: known.map((pair) => pair[0]), score, going, floor: floor ? floor.value : null, k: colour(i) };
+  });
+  return found.filter((row) => row.values.length).sort((a, b) => b.score.mean - a.score.mean);
+}
 
 function comparison(width) {
-  const rows = groups.map((group, i) => {
-    const found = group.runs.map((index) => [runs[index].name, headline(runs[index])]).filter((pair) => pair[1]);
-    return { name: group.label, values: found.map((pair) => pair[1].value), names: found.map((pair) => pair[0]), k: colour(i) };
-  }).filter((row) => row.values.length);
+  const rows = ranked();
   if (!rows.length) return missing("No run has been evaluated yet.");
-  const text = rows.map((row) => `${row.name} ${plusMinus(row.values)}`);
-  return { picture: dotPlot(width, `Headline accuracy in %: ${text.join("; ")}.`, { rows, guide: majority(runs), name: "accuracy in %", format: percent }) };
+  const text = rows.map((row) => `${row.name} ${plusMinus(row.score)}`);
+  return { picture: dotPlot(width, `Headline accuracy in %: ${text.join("; ")}.`, { rows, name: "accuracy in %", format: percent }) };
 }
 
-function comparisonTable() {
-  const protocols = Object.keys(PROTOCOLS).filter((name) => runs.some((run) => run.summary && run.summary.protocols[name]));
-  const rows = groups.map((group) => {
-    const members = group.runs.map((index) => runs[index]), ended = members.filter((run) => run.summary);
-    const by = (name) => ended.map((run) => run.summary.protocols[name]).filter(Boolean).map((found) => found.test.method.weighted);
-    return [
-      group.label, String(members.length), plusMinus(members.map(headline).filter(Boolean).map((found) => found.value)),
-      ...protocols.map((name) => plusMinus(by(name))),
-      size(mean(members.map((run) => run.bytes.reduce((a, b) => a + b, 0)))), `${number(mean(members.map(seconds)))} s`,
-    ];
+const hundredths = (value) => (there(value) ? (100 * value).toFixed(2) : "–");
+const signed = (value) => (value > 0 ? "+" : "") + hundredths(value);
+const chance = (p) => (!there(p) ? "–" : p < 0.001 ? "<0.001" : p.toFixed(3));
+
+function compared() {
+  const found = content.comparison;
+  if (found.why) return missing(found.why);
+  const differs = (row) => (row.difference ? [signed(row.difference.mean), hundredths(row.difference.margin), chance(row.difference.p)] : ["–", "–", "–"]);
+  const rows = found.rows.map((row) => [
+    row.label, String(row.score.count), hundredths(row.score.mean), hundredths(row.score.deviation), hundredths(row.score.margin),
+    ...(found.against ? differs(row) : []), hundredths(row.majority), size(row.sent),
+  ]);
+  const head = ["method", "seeds", "mean", "sd", "± 95 %", ...(found.against ? [`to ${found.against}`, "± 95 %", "p"] : []), "majority", "sent"];
+  const pairs = found.against ? ` Differences are to ${found.against}, in pairs of the same seed and split, with p by the paired t test.` : "";
+  const caption = `Accuracy in %, ${PROTOCOLS[found.protocol]}, by the methods' own rules on the clients' own test samples, every sample once. sd is the standard deviation of one seed; ${INTERVAL}.${pairs}`;
+  return { picture: table({ head, rows, caption }), note: found.notes.join(" ") };
+}
+
+function everyProtocol() {
+  const protocols = Object.keys(PROTOCOLS).filter((name) => groups.some((group) => group.protocols[name]));
+  if (!protocols.length) return missing("No run has ended: numbers by protocol are made at its end.");
+  const rows = ranked().map(({ group }) => {
+    const members = group.runs.map((index) => runs[index]);
+    return [group.label, ...protocols.map((name) => plusMinus(group.protocols[name])), `${number(mean(members.map(seconds)))} s`];
   });
-  const head = ["method", "seeds", "headline", ...protocols.map((name) => PROTOCOLS[name]), "sent in all", "time"];
-  return { picture: table({ head, rows, caption: "Accuracy in % by the methods' own rules on the clients' own test samples; mean ± standard deviation over seeds" }) };
+  const head = ["method", ...protocols.map((name) => PROTOCOLS[name]), "time"];
+  return { picture: table({ head, rows, caption: `Accuracy in % by the methods' own rules on the clients' own test samples, by each protocol; ${INTERVAL}` }) };
 }
 
 const seconds = (run) => Object.values(run.cost).flat().reduce((sum, value) => sum + (value || 0), 0);
 
-function table({ head, rows, caption, apart = [] }) {
-  const numeric = head.map((_, c) => c > 0 && rows.every((row) => /^[\d–.,±\s%-]*(\s?([kMG]?B|s))?$/.test(row[c])));
+function table({ head, rows, caption }) {
+  const numeric = head.map((_, c) => c > 0 && rows.every((row) => /^[<+\d–.,±\s%-]*(\s?([kMG]?B|s))?$/.test(row[c])));
   const cell = (name, c) => ({ class: numeric[c] ? "n" : name === "td" ? "value" : null });
-  const line = (row, r) => html("tr", { class: apart.includes(r) ? "apart" : null }, html("th", { scope: "row" }, row[0]), ...row.slice(1).map((value, c) => html("td", cell("td", c + 1), value)));
+  const line = (row) => html("tr", {}, html("th", { scope: "row" }, row[0]), ...row.slice(1).map((value, c) => html("td", cell("td", c + 1), value)));
   const top = html("thead", {}, html("tr", {}, ...head.map((name, c) => html("th", { scope: "col", ...cell("th", c) }, name))));
   return html("div", { class: "table", tabindex: "0", role: "group", "aria-label": caption || head.join(", ") }, html("table", {}, caption ? html("caption", {}, caption) : null, top, html("tbody", {}, ...rows.map(line))));
 }
@@ -181,10 +208,14 @@ function distribution(width) {
 }
 
 function models() {
-  const found = new Map(), sum = (values) => values.reduce((a, b) => a + b, 0);
-  for (const client of details().clients) found.set(client.architecture, [...(found.get(client.architecture) || []), client]);
-  const rows = [...found].map(([name, clients]) => [name, clients.map((client) => client.client).join(", "), String(sum(clients.map((client) => sum(client.train))))]);
-  return rows.length ? { picture: table({ head: ["architecture", "clients", "training samples"], rows }) } : missing("This run has no line on its data yet.");
+  const found = new Map(), sum = (values) => values.reduce((a, b) => a + b, 0), clients = details().clients;
+  if (!clients.length) return missing("This run has no line on its data yet.");
+  const known = clients.every((client) => there(client.parameters)), kind = (client) => `${client.architecture} ${client.parameters}`;
+  for (const client of clients) found.set(kind(client), [...(found.get(kind(client)) || []), client]);
+  const rows = [...found.values()].map((some) => [
+    some[0].architecture, ...(known ? [grouped(some[0].parameters)] : []), some.map((client) => client.client).join(", "), grouped(sum(some.map((client) => sum(client.train)))),
+  ]);
+  return { picture: table({ head: ["architecture", ...(known ? ["parameters"] : []), "clients", "training samples"], rows }) };
 }
 
 const NO_SNAPSHOTS = "This run kept no snapshots of its prototypes (evaluation.snapshots), or has not come to the first one.";
@@ -192,7 +223,7 @@ const NO_SNAPSHOTS = "This run kept no snapshots of its prototypes (evaluation.s
 function cosines(width) {
   const space = details().space;
   if (!space) return missing(NO_SNAPSHOTS);
-  const frame = clamp(state.frame, space.rounds), found = space.cosines[frame];
+  const frame = upTo(space.rounds), found = space.cosines[frame];
   if (!found) return missing(`${shown().method} has no global prototypes in round ${space.rounds[frame]}.`);
   const names = found.classes.map((c) => details().classes[c]), off = found.rows.flatMap((row, r) => row.filter((_, c) => c > r));
   const label = `Cosines of the global prototypes after round ${space.rounds[frame]}: between two classes ${off.length ? `${number(Math.min(...off))} to ${number(Math.max(...off))}, mean ${number(mean(off))}` : "none"}.`;
@@ -205,7 +236,7 @@ const measured = () => details().geometry.map((each, i) => (each ? i : null)).fi
 function margins(width) {
   const indices = measured();
   if (!indices.length) return missing("No evaluated round has prototypes to measure.");
-  const all = indices.map((i) => details().geometry[i]), now = all[clamp(state.at, indices)], round = shown().rounds[indices[clamp(state.at, indices)]];
+  const all = indices.map((i) => details().geometry[i]), rounds = indices.map((i) => shown().rounds[i]), at = upTo(rounds), now = all[at], round = rounds[at];
   const most = Math.max(...all.flatMap((each) => [...each.margins, ...each.widest])), list = [];
   if (now.widest.length) list.push({ name: "widest client", values: now.widest, k: "k1", dash: "5 3" });
   if (now.margins.length) list.push({ name: "global prototypes", values: now.margins, k: "k0", dash: "" });
@@ -225,17 +256,29 @@ function distances(width) {
   return { picture: lineChart(width, bySeries("Distances in the space of features over rounds", list, number), { series: list, x: { name: "round", whole: true }, y: { name: "distance", least: 0 } }), table: asTable(list, "round", number) };
 }
 
+// The clients whose features the run's snapshots hold, and the one that is shown: as chosen, or one that this round has.
+const seen = () => Object.keys((details().space || { features: {} }).features);
+
+function seenClient() {
+  if (seen().includes(state.of)) return state.of;
+  const { features, rounds } = details().space || {}, held = (client) => features[client] && features[client].frames[upTo(rounds)].owner.length;
+  return seen().find(held) || seen()[0];
+}
+
+const featuresTitle = () => (seen().length ? `Features of client ${seenClient()} and its prototypes` : "Features of a client and its prototypes");
+
 function map(which) {
   return (width) => {
     const space = details().space;
     if (!space) return missing(NO_SNAPSHOTS);
-    const found = space[which];
+    const found = which === "features" ? space.features[seenClient()] : space.prototypes;
     if (!found) return missing("The snapshots of this run hold no such points.");
-    const index = clamp(state.frame, space.rounds), frame = found.frames[index], by = frame[state.map] ? state.map : "pca", names = details().classes;
+    const index = upTo(space.rounds), frame = found.frames[index], by = frame[state.map] ? state.map : "pca", names = details().classes;
+    if (!frame.owner.length) return missing(`The snapshot after round ${space.rounds[index]} holds no such points.`);
     const kind = (owner) => (owner === -1 ? "global" : owner === -2 ? "sample" : "client");
     const points = frame.owner.map((owner, i) => ({
       x: frame[by][2 * i], y: frame[by][2 * i + 1], kind: kind(owner), index: frame.label[i], faint: state.cls !== "all" && state.cls !== String(frame.label[i]),
-      text: `${{ global: "global prototype", sample: "sample of client 0", client: `prototype of client ${owner}` }[kind(owner)]}, class ${names[frame.label[i]]}`,
+      text: `${{ global: "global prototype", sample: `sample of client ${seenClient()}`, client: `prototype of client ${owner}` }[kind(owner)]}, class ${names[frame.label[i]]}`,
       mark: owner === -1 && names[frame.label[i]].length < 4 ? names[frame.label[i]] : null,
     }));
     const near = state.zoom === "round", paths = near ? [] : trails(found.frames.slice(0, index + 1), by);
@@ -302,13 +345,18 @@ function calibration(width) {
   return { picture: lineChart(width, bySeries("Calibration error over rounds", list, number), { series: list, x: { name: "round", whole: true }, y: { name: "calibration error", least: 0, most: 1 } }), table: asTable(list, "round", number) };
 }
 
-// Settings or environment: a column for each group; rows that differ are marked.
+// Settings or environment: what is the same in all runs once, and for each group what is not.
 function listing(field) {
+  const show = (value) => (there(value) ? JSON.stringify(value).replace(/^"|"$/g, "") : "–");
   return () => {
-    const columns = groups.map((group) => group.runs.map((index) => runs[index]));
-    const values = (members, name) => [...new Set(members.map((run) => (there(run[field][name]) ? JSON.stringify(run[field][name]).replace(/^"|"$/g, "") : "–")))].join(", ");
-    const names = [...new Set(runs.flatMap((run) => Object.keys(run[field])))], rows = names.map((name) => [name, ...columns.map((members) => values(members, name))]);
-    const apart = rows.map((row, r) => (new Set(row.slice(1)).size > 1 ? r : null)).filter(there);
-    return { picture: table({ head: ["setting", ...groups.map((group) => (groups.length > 1 ? group.label : runs[group.runs[0]].name))], rows, apart }) };
+    const names = [...new Set(runs.flatMap((run) => Object.keys(run[field])))];
+    const values = (members, name) => [...new Set(members.map((run) => show(run[field][name])))];
+    const same = names.filter((name) => values(runs, name).length === 1), apart = names.filter((name) => !same.includes(name));
+    const pair = (name) => html("div", {}, html("dt", {}, name), html("dd", {}, show(runs[0][field][name])));
+    const own = (members) => apart.map((name) => [name, values(members, name).filter((value) => value !== "–").join(", ")]).filter((each) => each[1]);
+    const rows = groups.map((group) => [group.label, own(group.runs.map((index) => runs[index])).map(([name, text]) => `${name}\u00a0=\u00a0${text}`).join(";  ")]);
+    const differ = apart.length ? [table({ head: ["runs", "what is not the same in all"], rows })] : [];
+    const title = runs.length > 1 && same.length ? [html("h4", {}, "The same in all runs")] : [];
+    return { picture: html("div", {}, ...differ, ...title, html("dl", { class: "pairs" }, ...same.map(pair))) };
   };
 }

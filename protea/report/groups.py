@@ -1,38 +1,67 @@
-"""Which runs are seeds of the same experiment, and in what the others differ."""
+"""Which runs belong together: seeds of one experiment, runs on the same data; and what differs that should not."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from protea.runs.alike import SAME, differing, labels, settings, shown, under
 from protea.runs.past import Past
 
-# Settings that do not change what a number means.
-ASIDE = ("seed", "device", "engine", "checkpoint", "evaluation.snapshots")
+LONGEST = 60  # characters of a label; beyond that the run's name says more
 
 
 def of(pasts: Sequence[Past]) -> list[dict[str, Any]]:
-    """Runs that differ in their seed alone, together: ``{"label", "runs"}`` in order of appearance."""
-    settings = [compared(past) for past in pasts]
-    found: list[list[int]] = []
-    for index, mine in enumerate(settings):
-        for group in found:
-            if settings[group[0]] == mine and pasts[group[0]].method == pasts[index].method:
-                group.append(index)
-                break
-        else:
-            found.append([index])
-    firsts = [group[0] for group in found]
-    return [{"label": label(group[0], firsts, settings, pasts), "runs": group} for group in found]
+    """Runs that differ in their seed alone, together: ``{"label", "runs"}`` in order of appearance.
+
+    The protocol is no setting that makes other numbers, but numbers by two protocols have no common mean.
+    """
+    found = together([[settings(past), protocol(past)] for past in pasts])
+    # A run that goes on does not know its variant yet; a seed of the same experiment that has ended does.
+    firsts = [next((index for index in group if pasts[index].summary is not None), group[0]) for group in found]
+    all_labels, called = labels(pasts), names(pasts)
+    often = Counter(all_labels[first] for first in firsts)
+    result = []
+    for group, first in zip(found, firsts, strict=True):
+        label = all_labels[first]
+        label += f" protocol={protocol(pasts[first])}" if often[label] > 1 else ""
+        short = label if len(label) <= LONGEST else f"{pasts[first].method} ({called[first]})"
+        result.append({"label": short, "runs": group})
+    return result
 
 
-def label(index: int, others: Sequence[int], settings: Sequence[Mapping[str, Any]], pasts: Sequence[Past]) -> str:
-    """The method, and the settings that set the group apart from others of this method; the run's name if many do."""
-    same = [settings[other] for other in others if pasts[other].method == pasts[index].method]
-    apart = [f"{name}={show(value)}" for name, value in settings[index].items() if not alike(name, same)]
-    if len(apart) > 3:
-        return f"{pasts[index].method} ({names(pasts)[index]})"
-    return " ".join([pasts[index].method, *apart])
+def data_sets(pasts: Sequence[Past]) -> list[dict[str, Any]]:
+    """Runs on the same data, shared out in the same way, together; a label has what tells them apart, if anything."""
+    tables = [
+        {name: value for name, value in settings(past).items() if under(name, ("data", "clients"))} for past in pasts
+    ]
+    found = together(tables)
+    firsts = [tables[group[0]] for group in found]
+    names = sorted(differing(firsts), key=lambda name: not name.endswith(".kind"))  # the kind says most
+    told = [[said(table, names[:count]) for table in firsts] for count in range(len(names) + 1)]
+    fewest = next((each for each in told if len(set(each)) == len(found)), told[-1])
+    return [{"label": label, "runs": group} for label, group in zip(fewest, found, strict=True)]
+
+
+def said(table: Mapping[str, Any], names: Sequence[str]) -> str:
+    """``digits, alpha 0.1``: some of the settings, as far as the table has them."""
+    known = [(name, shown(table[name])) for name in names if name in table]
+    return ", ".join(value if name.endswith(".kind") else f"{name.rpartition('.')[2]} {value}" for name, value in known)
+
+
+def together(marks: Sequence[Any]) -> list[list[int]]:
+    """Places of equal marks, in order of appearance."""
+    found: dict[str, list[int]] = {}
+    for index, mark in enumerate(marks):
+        found.setdefault(json.dumps(mark, sort_keys=True, default=str), []).append(index)
+    return list(found.values())
+
+
+def protocol(past: Past) -> str:
+    """As it was asked for; what a run did is known at its end only."""
+    return str(past.config.get("evaluation", {}).get("protocol", "validation"))
 
 
 def names(pasts: Sequence[Past]) -> list[str]:
@@ -45,54 +74,36 @@ def names(pasts: Sequence[Past]) -> list[str]:
 
 
 def differences(pasts: Sequence[Past]) -> list[dict[str, Any]]:
-    """Notices: what besides method and seed differs between runs, so that their numbers may not compare."""
-    settings, called, found = [compared(past) for past in pasts], names(pasts), []
-    for name in dict.fromkeys(name for mine in settings for name in mine):
-        if not name.startswith("method.") and not alike(name, settings):
-            found.append(warning(f"The runs differ in {name}", [show(mine.get(name)) for mine in settings], called))
+    """What differs that must be the same in runs that compare: ``{"name", "values": [{"value", "runs"}]}``."""
+    tables, called = [settings(past) for past in pasts], names(pasts)
+    found = [
+        difference(name, [shown(table.get(name)) for table in tables], called)
+        for name in differing(tables)
+        if under(name, SAME)
+    ]
     ended = {n: str(p.summary["made"]["protocol"]) for n, p in zip(called, pasts, strict=True) if p.summary is not None}
     if len(set(ended.values())) > 1:
-        found.append(warning("The runs differ in protocol used", list(ended.values()), list(ended)))
+        found.append(difference("evaluation.protocol, as used", list(ended.values()), list(ended)))
+    return found or splits(pasts, called)
+
+
+def splits(pasts: Sequence[Past], called: Sequence[str]) -> list[dict[str, Any]]:
+    """Runs of one seed whose clients have different samples, though all settings of the data are the same."""
+    found = []
     for seed in dict.fromkeys(past.seed for past in pasts):
-        together = {
-            name: f"split {past.partition[:4]}"
+        marks = {
+            name: past.partition
             for name, past in zip(called, pasts, strict=True)
             if past.seed == seed and (past.path / "partition.json").is_file()
         }
-        if len(set(together.values())) > 1:
-            what = f"Runs of seed {seed} have different samples at their clients"
-            found.append(warning(what, list(together.values()), list(together)))
-    top = {"kind": "warning", "text": "These runs differ in more than method and seed: their numbers may not compare."}
-    return [top, *found] if found else []
-
-
-def warning(what: str, values: Sequence[str], called: Sequence[str]) -> dict[str, Any]:
-    """``what: validation (a, b); best (c).``"""
-    owners: dict[str, list[str]] = {}
-    for value, name in zip(values, called, strict=True):
-        owners.setdefault(value, []).append(name)
-    each = "; ".join(f"{value} ({', '.join(some)})" for value, some in owners.items())
-    return {"kind": "warning", "text": f"{what}: {each}."}
-
-
-def alike(name: str, settings: Sequence[Mapping[str, Any]]) -> bool:
-    return len({show(mine.get(name)) for mine in settings}) < 2
-
-
-def compared(past: Past) -> dict[str, Any]:
-    """The settings that decide what a run's numbers mean, by dotted name."""
-    aside = (*ASIDE, "data.seed")
-    every = flat(past.config).items()
-    return {name: value for name, value in every if not any(name == a or name.startswith(f"{a}.") for a in aside)}
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """``{"a": {"b": 1}}`` as ``{"a.b": 1}``."""
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        if len(set(marks.values())) > 1:
+            what = f"who has which samples, with seed {seed}"
+            found.append(difference(what, [f"split {mark[:6]}" for mark in marks.values()], list(marks)))
     return found
 
 
-def show(value: Any) -> str:
-    return "not set" if value is None else str(value)
+def difference(name: str, values: Sequence[str], called: Sequence[str]) -> dict[str, Any]:
+    owners: dict[str, list[str]] = {}
+    for value, run in zip(values, called, strict=True):
+        owners.setdefault(value, []).append(run)
+    return {"name": name, "values": [{"value": value, "runs": runs} for value, runs in owners.items()]}

@@ -1,8 +1,11 @@
 // The page: sections, controls that share the reader's choices, and drawing again when they or the width change.
 
+const several = () => runs.length > 1;
+const LINE = "A dot is a run, the upright bar the mean of its method, the line the 95 % interval of that mean, cut where it leaves the figure; the dashed line is the majority class of the method's data.";
 const FIGURES = [
-  { id: "comparison", section: "Comparison", title: "Headline accuracy of each run", draw: comparison, uses: [], wide: true, note: "A dot is a run, the upright bar the mean of its method, the line one standard deviation; the dashed line is the majority class.", when: () => runs.length > 1 },
-  { id: "comparison-table", section: "Comparison", title: "Methods", draw: comparisonTable, uses: [], wide: true, when: () => runs.length > 1 },
+  { id: "compared", section: "Comparison", title: "Methods compared", draw: compared, uses: [], wide: true, when: several },
+  { id: "comparison", section: "Comparison", title: "Headline accuracy of each run", draw: comparison, uses: [], wide: true, note: LINE, when: several },
+  { id: "every-protocol", section: "Comparison", title: "Methods by every protocol", draw: everyProtocol, uses: [], wide: true, when: several },
   { id: "accuracy", section: "Accuracy", title: "Accuracy over rounds", draw: accuracy, uses: ["view", "part", "rule", "score", "client", "run"], wide: true },
   { id: "protocols", section: "Accuracy", title: "By every protocol and rule", draw: protocols, uses: ["run", "score"], wide: true },
   { id: "by-class", section: "Accuracy", title: "Accuracy on each class", draw: byClass, uses: ["run"], wide: true },
@@ -10,15 +13,23 @@ const FIGURES = [
   { id: "shared", section: "Accuracy", title: "Shared test set", draw: sharedScores, uses: ["run"] },
   { id: "distribution", section: "Data and models", title: "Who has which classes", draw: distribution, uses: ["share", "run"], note: "The area of a circle is the number of samples." },
   { id: "models", section: "Data and models", title: "Models", draw: models, uses: ["run"] },
-  { id: "map", section: "Prototypes", title: "Map of prototypes", draw: map("prototypes"), uses: ["frame", "map", "zoom", "cls", "run"] },
-  { id: "features", section: "Prototypes", title: "Features of client 0 and its prototypes", draw: map("features"), uses: ["frame", "map", "zoom", "cls", "run"] },
-  { id: "cosines", section: "Prototypes", title: "Cosines of global prototypes", draw: cosines, uses: ["frame", "run"] },
-  { id: "margins", section: "Prototypes", title: "Margins of each class", draw: margins, uses: ["at", "run"] },
+  { id: "map", section: "Prototypes", title: "Map of prototypes", draw: map("prototypes"), uses: ["round", "map", "zoom", "cls", "run"] },
+  { id: "features", section: "Prototypes", title: featuresTitle, draw: map("features"), uses: ["of", "round", "map", "zoom", "cls", "run"] },
+  { id: "cosines", section: "Prototypes", title: "Cosines of global prototypes", draw: cosines, uses: ["round", "run"] },
+  { id: "margins", section: "Prototypes", title: "Margins of each class", draw: margins, uses: ["round", "run"] },
   { id: "distances", section: "Prototypes", title: "Distances over rounds", draw: distances, uses: ["run"], wide: true },
   { id: "communication", section: "Cost", title: "Accuracy against communication", draw: communication, uses: ["part", "rule"] },
   { id: "time", section: "Cost", title: "Where the time goes", draw: time, uses: ["run"] },
-  { id: "settings", section: "Settings and environment", title: "Settings", draw: listing("config"), uses: [] },
-  { id: "environment", section: "Settings and environment", title: "Environment", draw: listing("environment"), uses: [] },
+  { id: "settings", section: "Settings and environment", title: "Settings", draw: listing("config"), uses: [], wide: true },
+  { id: "environment", section: "Settings and environment", title: "Environment", draw: listing("environment"), uses: [], wide: true },
+];
+
+// Choices that stand once above a section, for all its figures.  All other choices stand with their figure.
+const BARS = [
+  { id: "accuracy-of", section: "Accuracy", uses: ["run"] },
+  { id: "data", section: "Data and models", uses: ["run"] },
+  { id: "prototypes", section: "Prototypes", uses: ["run", "round", "map", "zoom", "cls"] },
+  { id: "cost", section: "Cost", uses: ["run"] },
 ];
 
 const named = (table, keys = Object.keys(table)) => keys.map((key) => [key, table[key] || key]);
@@ -35,22 +46,30 @@ const CHOICES = {
   cls: () => ({ label: "Class", options: [["all", "all alike"], ...details().classes.map((name, i) => [String(i), `stress ${name}`])] }),
   zoom: () => ({ label: "Scale", options: [["round", "this round"], ["all", "all rounds"]] }),
   map: () => ({ label: "Map", options: named(MAPS) }),
-  frame: () => ({ label: "After", steps: details().space ? details().space.rounds : [] }),
-  at: () => ({ label: "After", steps: measured().map((i) => shown().rounds[i]) }),
+  of: () => ({ label: "Client", options: seen().map((client) => [client, client]) }),
+  round: () => ({ label: "After", steps: steps() }),
 };
 
+// The rounds that have a snapshot or were measured, in order.
+function steps() {
+  const kept = details().space ? details().space.rounds : [];
+  return [...new Set([...kept, ...measured().map((i) => shown().rounds[i])])].sort((a, b) => a - b);
+}
+
 function choose(key, value) {
-  state[key] = ["run", "frame", "at"].includes(key) ? Number(value) : value;
+  if (key === "round") state.round = Number(value) === steps().length - 1 ? Infinity : steps()[value];
+  else state[key] = key === "run" ? Number(value) : value;
   if (key === "run") Object.assign(state, { client: "all", cls: "all" });
-  for (const figure of FIGURES.filter((each) => each.node && each.uses.includes(key))) {
-    if (key === "run") build(figure);
-    sync(figure);
-    draw(figure);
+  const hosts = [...BARS, ...FIGURES].filter((each) => each.controls && each.uses.includes(key));
+  for (const host of hosts) {
+    if (key === "run") build(host);
+    sync(host);
+    if (host.draw) draw(host);
   }
 }
 
-function control(figure, key) {
-  const { label, options, steps } = CHOICES[key](), id = `${figure.id}-${key}`;
+function control(host, key) {
+  const { label, options, steps } = CHOICES[key](), id = `${host.id}-${key}`;
   if (options && options.length < 2) return null;
   if (steps && steps.length < 2) return null;
   const input = options
@@ -60,23 +79,27 @@ function control(figure, key) {
   return html("label", { class: "control", for: id }, label, input, steps ? html("output", { for: id }) : null);
 }
 
-function build(figure) {
-  figure.controls.replaceChildren(...figure.uses.map((key) => control(figure, key)).filter(Boolean));
+// The controls of a bar, or of a figure those that no bar above it has.
+function build(host) {
+  const bar = BARS.find((each) => each.section === host.section), above = bar && bar !== host ? bar.uses : [];
+  const found = host.uses.filter((key) => !above.includes(key)).map((key) => control(host, key)).filter(Boolean);
+  host.controls.replaceChildren(...found);
+  host.controls.hidden = !found.length;
 }
 
 // The controls show what is chosen, wherever it was chosen.
-function sync(figure) {
-  for (const key of figure.uses) {
-    const input = document.getElementById(`${figure.id}-${key}`), steps = CHOICES[key]().steps;
+function sync(host) {
+  for (const key of host.uses) {
+    const input = document.getElementById(`${host.id}-${key}`), steps = CHOICES[key]().steps;
     if (!input) continue;
-    input.value = String(steps ? clamp(state[key], steps) : state[key]);
+    input.value = String(steps ? upTo(steps) : key === "of" ? seenClient() : state[key]);
     if (!steps) continue;
-    const round = `round ${steps[clamp(state[key], steps)]}`;
+    const round = `round ${steps[upTo(steps)]}`;
     input.setAttribute("aria-valuetext", round);
     input.parentElement.querySelector("output").textContent = round;
   }
-  if (figure.id !== "accuracy") return;
-  const relevant = { client: state.view === "clients", score: state.view !== "clients", rule: state.view !== "rules", run: state.view !== "methods" };
+  if (host.id !== "accuracy") return;
+  const relevant = { client: state.view === "clients", score: state.view !== "clients", rule: state.view !== "rules" };
   for (const [key, use] of Object.entries(relevant)) {
     const input = document.getElementById(`accuracy-${key}`);
     if (input) input.parentElement.hidden = !use;
@@ -85,6 +108,7 @@ function sync(figure) {
 
 function draw(figure, width = figure.plot.clientWidth) {
   const found = figure.draw(Math.max(280, width));
+  figure.heading.textContent = typeof figure.title === "function" ? figure.title() : figure.title;
   figure.plot.replaceChildren(found.picture);
   figure.text.textContent = [found.note, figure.note].filter(Boolean).join(" ");
   figure.data.hidden = !found.table;
@@ -98,11 +122,12 @@ function fill(figure) {
 
 function mount(figure) {
   figure.plot = html("div", { class: "plot" });
+  figure.heading = html("h3", {});
   figure.text = html("p", { class: "note" });
   figure.controls = html("div", { class: "controls" });
   figure.data = html("details", { class: "data" }, html("summary", {}, "Numbers"));
   figure.data.addEventListener("toggle", () => figure.data.open && fill(figure));
-  figure.node = html("figure", { id: figure.id, class: figure.wide ? "wide" : null }, html("figcaption", {}, html("h3", {}, figure.title)), figure.controls, figure.plot, figure.text, figure.data);
+  figure.node = html("figure", { id: figure.id, class: figure.wide ? "wide" : null }, html("figcaption", {}, figure.heading), figure.controls, figure.plot, figure.text, figure.data);
   return figure.node;
 }
 
@@ -110,10 +135,10 @@ const tile = (value, text) => html("li", {}, html("b", {}, value), html("span", 
 
 // The headline of each method, or all of a single run.
 function tiles() {
-  if (runs.length === 1) return html("ul", { class: "tiles" }, ...tilesOf(runs[0]));
-  const values = (group) => group.runs.map((index) => headline(runs[index])).filter(Boolean).map((found) => found.value);
-  const said = groups.map((group) => tile(`${plusMinus(values(group))} %`, `accuracy of ${seeds(group)}`));
-  if (there(majority(runs))) said.push(tile(`${percent(majority(runs))} %`, "majority class of each client, on the same samples"));
+  if (!several()) return html("ul", { class: "tiles" }, ...tilesOf(runs[0]));
+  const which = ({ group, score, going }) => `accuracy of ${group.label}${going ? ", latest evaluation" : ""}${score.count > 1 ? `, ${score.count} seeds` : ""}`;
+  const said = ranked().map((row) => tile(`${plusMinus(row.score)}\u00a0%`, which(row)));
+  for (const floor of content.majorities) said.push(tile(`${percent(floor.value)}\u00a0%`, `majority class of each client${floor.label ? `: ${floor.label}` : ", on the same samples"}`));
   return html("ul", { class: "tiles" }, ...said);
 }
 
@@ -122,9 +147,9 @@ function tilesOf(run) {
   const add = (value, text) => said.push(tile(value, text));
   if (found) {
     const which = found.protocol ? PROTOCOLS[found.protocol] || found.protocol : "latest evaluation, the run goes on";
-    add(`${percent(found.value)} %`, `accuracy: ${which} (${span(found.rounds)})`);
+    add(`${percent(found.value)}\u00a0%`, `accuracy: ${which} (${span(found.rounds)})`);
   }
-  if (there(run.majority)) add(`${percent(run.majority)} %`, "majority class of each client, on the same samples");
+  if (there(run.majority)) add(`${percent(run.majority)}\u00a0%`, "majority class of each client, on the same samples");
   add(`${run.rounds.length ? last(run.rounds) : 0} of ${run.planned}`, "rounds");
   add(size(run.bytes.reduce((a, b) => a + b, 0)), "sent, up and down");
   add(`${number(seconds(run))} s`, "time");
@@ -138,21 +163,33 @@ function made(run) {
   return `How the headline was made: rule ${ruleName(how.rule)}; on ${how.scope}; ${how.weighting}; ${PROTOCOLS[how.protocol] || how.protocol}; ${how.clients === "all" ? "all clients" : how.clients} judged ${how.when} training, every ${how.every === 1 ? "round" : `${how.every} rounds`}. Two numbers compare only if all of this is the same.`;
 }
 
+// What differs between runs that should not: one line, and a table for those who ask.
+function differences() {
+  const found = content.differences, names = found.map((each) => each.name);
+  const rows = found.flatMap(({ name, values }) => values.map(({ value, runs }, i) => [i ? "" : name, value, runs.join(", ")]));
+  const said = `These runs do not compare: they differ in ${names.slice(0, 3).join(", ")}${names.length > 3 ? ` and ${names.length - 3} more` : ""}. Show which run has which.`;
+  return html("details", { class: "notice", id: "differences" }, html("summary", {}, said), table({ head: ["setting", "value", "runs"], rows }));
+}
+
 function start() {
   const main = document.getElementById("main"), contents = document.getElementById("contents");
   document.title = `Protea report: ${content.title}`;
   document.getElementById("title").textContent = content.title;
   document.getElementById("question").textContent = content.question;
-  for (const notice of content.notices) main.append(html("p", { class: "notice", role: "note" }, notice.text));
-  main.append(section("Headline", contents, tiles(), ...[...new Set(runs.map(made))].map((how) => html("p", {}, how))));
+  if (content.differences.length) main.append(differences());
+  for (const notice of content.notices) main.append(html("p", { class: "notice", role: "note" }, notice));
+  const spread = groups.some((group) => group.headline && there(group.headline.margin)) ? [html("p", {}, `${INTERVAL}, as in protea compare.`)] : [];
+  main.append(section("Headline", contents, tiles(), ...spread, ...[...new Set(runs.map(made))].map((how) => html("p", {}, how))));
   const drawn = FIGURES.filter((figure) => !figure.when || figure.when());
   for (const name of new Set(drawn.map((figure) => figure.section))) {
-    main.append(section(name, contents, html("div", { class: "grid-of-figures" }, ...drawn.filter((figure) => figure.section === name).map(mount))));
+    const bar = BARS.find((each) => each.section === name);
+    if (bar) bar.controls = html("div", { class: "controls bar", role: "group", "aria-label": `Choices for ${name}` });
+    main.append(section(name, contents, bar ? bar.controls : null, html("div", { class: "grid-of-figures" }, ...drawn.filter((figure) => figure.section === name).map(mount))));
   }
-  for (const figure of drawn) {
-    build(figure);
-    sync(figure);
-    draw(figure);
+  for (const host of [...BARS.filter((bar) => bar.controls), ...drawn]) {
+    build(host);
+    sync(host);
+    if (host.draw) draw(host);
   }
   let width = window.innerWidth;
   window.addEventListener("resize", () => {
@@ -161,8 +198,16 @@ function start() {
     drawn.forEach((figure) => draw(figure));
   });
   // On paper, text keeps its size only if figures are drawn for the width that they have there.
-  window.addEventListener("beforeprint", () => drawn.forEach((figure) => draw(figure, figure.wide ? 680 : 330)));
-  window.addEventListener("afterprint", () => drawn.forEach((figure) => draw(figure)));
+  const box = document.getElementById("differences");
+  let opened = false;
+  window.addEventListener("beforeprint", () => {
+    drawn.forEach((figure) => draw(figure, figure.wide ? 680 : 300));
+    if (box) [opened, box.open] = [box.open, true];
+  });
+  window.addEventListener("afterprint", () => {
+    drawn.forEach((figure) => draw(figure));
+    if (box) box.open = opened;
+  });
   const theme = document.getElementById("theme");
   theme.addEventListener("change", () => {
     if (theme.value === "auto") delete document.documentElement.dataset.theme;

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"]  # Okabe and Ito's
 MARKS = ["o", "s", "^"]
+GUIDES: list[Any] = ["--", ":", "-.", (0, (1, 4))]  # dashes of lines that are no method
+NAMED = 20  # classes that a legend names
 STYLE: Any = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "protea"}
 
 # Without the date, equal runs give equal files.
@@ -71,9 +73,9 @@ def accuracy(figure: Figure, content: Plain) -> bool:
     for index, group in enumerate(content["groups"]):
         rounds, middle, spread = over_seeds(content, group)
         band(axes, index, group["label"], rounds, middle, spread)
-    majorities = [run["majority"] for run in content["runs"] if run["majority"] is not None]
-    if majorities:
-        axes.axhline(100 * float(np.mean(majorities)), color="0.4", linestyle="--", linewidth=1, label="majority class")
+    for index, floor in enumerate(content["majorities"]):
+        name = ", ".join(["majority class"] + [floor["label"]] * bool(floor["label"]))
+        axes.axhline(100 * floor["value"], color="0.4", linestyle=GUIDES[index % len(GUIDES)], linewidth=1, label=name)
     axes.set(xlabel="round", ylabel="accuracy (%)")
     return legend(axes)
 
@@ -191,9 +193,11 @@ def margins(figure: Figure, run: Plain) -> bool:
     axes: Any = figure.add_subplot(projection="polar")
     names = run["details"]["classes"]
     turns = np.linspace(0, 2 * np.pi, len(names), endpoint=False)
-    for index, (part, name) in enumerate((("margins", "global prototypes"), ("widest", "widest client"))):
+    lines = (("margins", "global prototypes", "-"), ("widest", "widest client", "--"))
+    for index, (part, name, style) in enumerate(lines):
         if known[-1][part]:
-            axes.plot(np.append(turns, turns[0]), [*known[-1][part], known[-1][part][0]], label=name, **look(index))
+            drawn = {**look(index), "linestyle": style, "marker": "o", "markersize": 2.5}
+            axes.plot(np.append(turns, turns[0]), [*known[-1][part], known[-1][part][0]], label=name, **drawn)
     axes.set_theta_zero_location("N")
     axes.set_theta_direction(-1)
     axes.set_xticks(turns, names)
@@ -202,28 +206,70 @@ def margins(figure: Figure, run: Plain) -> bool:
     return True
 
 
+KINDS: tuple[tuple[str, float, str], ...] = (  # how points of a map are drawn: name, size, face
+    ("test sample", 2, ""),
+    ("client's prototype", 12, ""),
+    ("global prototype", 60, "white"),
+)
+
+
 def mapped(which: str, by: str) -> Callable[[Figure, Plain], bool]:
-    """A map of the last snapshot: rings are global prototypes, dots those of clients, specks samples."""
+    """A map of the last snapshot: colours and shapes are classes, the kind of a point is its size and its face."""
 
     def plot(figure: Figure, run: Plain) -> bool:
-        space = run["details"]["space"]
-        if space is None or space[which] is None or by not in space[which]["frames"][-1]:
+        frame, shares = last_frame(run["details"]["space"], which)
+        if by not in frame:
             return False
-        axes, frame = figure.add_subplot(), space[which]["frames"][-1]
+        axes, names = figure.add_subplot(), run["details"]["classes"]
         points = np.array(frame[by]).reshape(-1, 2)
         owners, labels = np.array(frame["owner"]), np.array(frame["label"])
+        kinds = (owners == -2, owners >= 0, owners == -1)
         for label in np.unique(labels):
-            colour, mark = COLOURS[label % len(COLOURS)], MARKS[label // len(COLOURS) % len(MARKS)]
-            for kind, size, face in ((owners == -2, 2, colour), (owners >= 0, 12, colour), (owners == -1, 60, "white")):
+            for (_, size, face), kind in zip(KINDS, kinds, strict=True):
                 x, y = points[kind & (labels == label)].T
-                axes.scatter(x, y, s=size, marker=mark, facecolor=face, edgecolor=colour, linewidths=1, alpha=0.85)
+                axes.scatter(x, y, s=size, facecolor=face or hue(label), alpha=0.85, **mark(label))
         for (x, y), label in zip(points[owners == -1], labels[owners == -1], strict=True):
-            axes.annotate(run["details"]["classes"][label][:3], (x, y), ha="center", va="center", fontsize=6)
-        axes.set(xticks=[], yticks=[], aspect="equal")
-        axes.spines[:].set_visible(False)
+            axes.annotate(names[label][:3], (x, y), ha="center", va="center", fontsize=6)
+        words = [f"PCA axis {n + 1} ({shares[n]:.0%} of variance)" for n in (0, 1)]
+        if by == "tsne":
+            words = ["t-SNE axis 1 (no unit)", "t-SNE axis 2 (no unit)"]
+        axes.set(xticks=[], yticks=[], xlabel=words[0], ylabel=words[1])
+        axes.set_aspect("equal", adjustable="datalim")
+        explain(figure, axes, [each for each, kind in zip(KINDS, kinds, strict=True) if kind.any()], names)
         return True
 
     return plot
+
+
+def last_frame(space: Plain | None, which: str) -> tuple[Plain, list[float]]:
+    """The last snapshot's points, and the shares of PCA's axes; features are those of the first client that has any."""
+    if space is None:
+        return {}, []
+    layouts = [space["prototypes"]] if which == "prototypes" else list(space["features"].values())
+    found = next((each for each in layouts if each and each["frames"][-1]["owner"]), None)
+    return (found["frames"][-1], found["shares"]) if found else ({}, [])
+
+
+def hue(label: int) -> str:
+    return COLOURS[label % len(COLOURS)]
+
+
+def mark(label: int) -> dict[str, Any]:
+    return {"marker": MARKS[label // len(COLOURS) % len(MARKS)], "edgecolor": hue(label), "linewidths": 1}
+
+
+def explain(figure: Figure, axes: Axes, kinds: list[tuple[str, float, str]], names: list[str]) -> None:
+    """The legend of a map: above it the kinds of points, beside it the classes."""
+
+    def key(name: str, size: float, face: str, **look: Any) -> Any:
+        return axes.scatter([], [], s=size, facecolor=face, label=name, **look)
+
+    grey = {"marker": "o", "edgecolor": "0.3", "linewidths": 1}
+    said = [key(name, size, face or "0.3", **grey) for name, size, face in kinds]
+    figure.legend(handles=said, loc="outside upper center", frameon=False, fontsize=6, ncols=len(said))
+    shown = [key(name[:12], 12, hue(label), **mark(label)) for label, name in enumerate(names[:NAMED])]
+    more = f"\n(first {NAMED})" if len(names) > NAMED else ""
+    figure.legend(handles=shown, title=f"class{more}", loc="outside right center", frameon=False, fontsize=6)
 
 
 def classes(figure: Figure, run: Plain) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ Named = Mapping[str, NDArray[Any]]
 
 GLOBAL, SAMPLE = -1, -2  # owners of points that are no client's prototypes
 MOST = 4500  # points on one map: t-SNE takes half a minute for these
-SAMPLES = 120  # features of the client that are drawn in each snapshot
+SAMPLES = 120  # features of a client that are drawn in each snapshot
+CLIENTS = 4  # whose features are laid out, where snapshots hold more
 DEEP = 50  # dimensions that t-SNE starts from
 
 
 def space(snapshots: Mapping[int, Path]) -> dict[str, Any] | None:
-    """Maps of all prototypes and of one client's features, and cosines of the global prototypes; None without any.
+    """Maps of all prototypes and of clients' features, and cosines of the global prototypes; None without any.
 
     All snapshots lie on one common map, so that points can be followed from round to round.
     """
@@ -35,7 +37,10 @@ def space(snapshots: Mapping[int, Path]) -> dict[str, Any] | None:
         "all": len(snapshots),
         "cosines": [cosines(named) for named in found.values()],
         "prototypes": laid_out([prototypes(named) for named in found.values()]),
-        "features": laid_out([features(named) for named in found.values()]),
+        "features": {
+            client: laid_out([features(named, client) for named in found.values()])
+            for client in holders(list(found.values()))
+        },
     }
 
 
@@ -58,14 +63,21 @@ def prototypes(named: Named) -> Points:
     return joined([some(named, "global", GLOBAL), *parts])
 
 
-def features(named: Named) -> Points:
-    """One client's features, its prototypes, and the global ones."""
-    if "0.features" not in named:
+def holders(snapshots: Sequence[Named]) -> list[int]:
+    """The clients whose features most snapshots hold, in order."""
+    ends = ".features"
+    held = Counter(int(name.removesuffix(ends)) for named in snapshots for name in named if name.endswith(ends))
+    return sorted(client for client, _ in held.most_common(CLIENTS))
+
+
+def features(named: Named, client: int) -> Points:
+    """A client's features, its prototypes, and the global ones; nothing if the snapshot has no features of it."""
+    if f"{client}.features" not in named:
         return joined([])
-    vectors, labels = named["0.features"], named["0.labels"]
+    vectors, labels = named[f"{client}.features"], named[f"{client}.labels"]
     rows = np.linspace(0, len(labels) - 1, min(len(labels), SAMPLES)).astype(int)
     samples = ([SAMPLE] * len(rows), [int(label) for label in labels[rows]], vectors[rows].astype(np.float32))
-    return joined([samples, some(named, "0.prototypes", 0), some(named, "global", GLOBAL)])
+    return joined([samples, some(named, f"{client}.prototypes", client), some(named, "global", GLOBAL)])
 
 
 def some(named: Named, prefix: str, owner: int) -> Points:

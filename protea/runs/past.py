@@ -77,8 +77,9 @@ def unwell(groups: Mapping[str, Sequence[Past]]) -> list[str]:
                 doubts.setdefault(kind, []).append(past)
         for kind, doubtful in doubts.items():
             seeds = ", ".join(str(past.seed) for past in doubtful)
-            text = (doubtful[0].summary or {})["warnings"][kind]
-            found.append(f"{name}, seed{'s' if len(doubtful) > 1 else ''} {seeds}: {text}")
+            texts = [(past.summary or {})["warnings"][kind] for past in doubtful]
+            whose = "" if len(set(texts)) == 1 else f" (Numbers of seed {doubtful[0].seed}.)"
+            found.append(f"{name}, seed{'s' if len(doubtful) > 1 else ''} {seeds}: {texts[0]}{whose}")
     return found
 
 

@@ -1,0 +1,79 @@
+"""Means over seeds, and methods side by side, as ``protea compare`` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from protea.errors import ConfigError
+from protea.report import groups
+from protea.runs.compare import PROTOCOLS, Row, Spread, compare
+from protea.runs.past import Past
+
+Plain = dict[str, Any]
+
+
+def comparison(pasts: Sequence[Past], differ: Sequence[Plain]) -> Plain | None:
+    """The table of methods, best first, or a sentence ``why`` there is none; None of a single run."""
+    if len(pasts) < 2:
+        return None
+    if differ:
+        return {"why": "There is no table of methods compared: " + apart(differ)}
+    try:
+        found = compare([past.path for past in pasts])
+    except ConfigError as error:
+        return {"why": f"There is no table of methods compared. {str(error).splitlines()[0]}"}
+    return {
+        "protocol": found.choice.protocol,
+        "against": found.against,
+        "rows": [row(each) for each in found.rows],
+        "notes": found.notes,
+    }
+
+
+def apart(differ: Sequence[Plain]) -> str:
+    """The sentence that says that runs do not compare."""
+    some = ", ".join(each["name"] for each in differ[:3]) + (f" and {len(differ) - 3} more" if len(differ) > 3 else "")
+    return f"these runs do not compare, since they differ in {some}."
+
+
+def row(found: Row) -> Plain:
+    return {
+        "label": found.label,
+        "score": plain(found.score),
+        "difference": None if found.difference is None else {**plain(found.difference), "p": found.difference.p},
+        "majority": found.majority,
+        "sent": found.sent,
+    }
+
+
+def plain(spread: Spread) -> Plain:
+    """``margin`` is that of the 95 % interval."""
+    return {"count": spread.count, "mean": spread.mean, "deviation": spread.deviation, "margin": spread.margin}
+
+
+def scores(pasts: Sequence[Past]) -> Plain:
+    """Of one group: the headline, and the accuracy by each protocol, over the runs that have ended."""
+    ended: dict[tuple[int, str], Past] = {}
+    for past in pasts:
+        if past.summary is not None and past.summary["accuracy"] is not None:
+            ended.setdefault((past.seed, past.partition), past)  # a run that is there twice counts once
+    summaries = [past.summary or {} for past in ended.values()]
+    found = {}
+    for name in PROTOCOLS:
+        values = [s["protocols"][name]["test"]["method"]["weighted"] for s in summaries if name in s["protocols"]]
+        if values:
+            found[name] = plain(Spread.of(values))
+    headline = [summary["accuracy"] for summary in summaries]
+    return {"headline": plain(Spread.of(headline)) if headline else None, "protocols": found}
+
+
+def majorities(pasts: Sequence[Past], each: Sequence[float | None]) -> list[Plain]:
+    """For each data set the accuracy of the majority class, mean over its splits: runs of one seed share theirs."""
+    result = []
+    for group in groups.data_sets(pasts):
+        known = {(pasts[index].seed, value) for index in group["runs"] if (value := each[index]) is not None}
+        if known:
+            result.append({**group, "value": fmean(value for _, value in sorted(known))})
+    return result

@@ -1,0 +1,96 @@
+"""What a report says in words: its title, and what a reader must know before he reads on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from protea.report import groups
+from protea.runs.alike import words_of
+from protea.runs.past import Past, unwell
+
+MOST = 4  # of methods or data sets that a title names
+
+
+def title(pasts: Sequence[Past]) -> str:
+    """``fedproto, fedtgp, local on digits, 10 clients, Dirichlet 0.1``."""
+    configs = [past.config for past in pasts]
+    methods = words_of(distinct(past.method for past in pasts), MOST)
+    sources = several((source(config["data"]["source"]) for config in configs), "data sets")
+    clients = several((str(config["clients"]) for config in configs), "numbers of")
+    partitions = several((partition(config["data"]["partition"]) for config in configs), "partitions")
+    return f"{methods} on {sources}, {clients} clients, {partitions}"
+
+
+def question(pasts: Sequence[Past]) -> str:
+    """The rest of what was run, in a sentence."""
+    configs = [past.config for past in pasts]
+    rounds = several((str(config["rounds"]) for config in configs), "numbers of")
+    families = several((family(past) for past in pasts), "families of models")
+    seeds = distinct(past.seed for past in pasts)
+    return f"{rounds} rounds, {families}, {'seeds' if len(seeds) > 1 else 'seed'} {span(seeds)}."
+
+
+def family(past: Past) -> str:
+    models, kinds = past.config["models"], {client["architecture"] for client in past.data["clients"]}
+    name = "own list" if models.get("members") else str(models["family"])
+    return f"{len(kinds)} architectures ({name})" if len(kinds) > 1 else f"one architecture ({name})"
+
+
+def source(table: Any) -> str:
+    """The kind, and the file or folder where there is one."""
+    if not isinstance(table, dict):
+        return str(table)
+    where = [str(value) for value in table.values() if isinstance(value, str) and "/" in value]
+    return " ".join([str(table.get("kind", "own data")), *where[:1]])
+
+
+def partition(table: Any) -> str:
+    """``Dirichlet 0.1`` of a table that chooses a kind: its name, and its numbers."""
+    if not isinstance(table, dict):
+        return str(table)
+    kind = str(table.get("kind", "given"))
+    numbers = [f"{v:g}" for v in table.values() if isinstance(v, int | float) and not isinstance(v, bool)]
+    name = "IID" if kind == "iid" else kind.replace("_", " ").capitalize()
+    return " ".join([name, *numbers])
+
+
+def several(values: Iterable[str], what: str) -> str:
+    """The values, or how many there are where they are many."""
+    found = distinct(values)
+    return " / ".join(found) if len(found) <= MOST else f"{len(found)} {what}"
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(values))
+
+
+def span(seeds: Sequence[int]) -> str:
+    """``1 to 5`` of whole numbers without a gap, else all of them."""
+    found = sorted(set(seeds))
+    if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
+        return f"{found[0]} to {found[-1]}"
+    return words_of(found, 8)
+
+
+def notices(pasts: Sequence[Past], found: Sequence[dict[str, Any]]) -> list[str]:
+    """Runs that have not ended, and for each group what its runs warn of."""
+    return [*unfinished(pasts), *unwell({each["label"]: [pasts[index] for index in each["runs"]] for each in found})]
+
+
+def unfinished(pasts: Sequence[Past]) -> list[str]:
+    """One sentence on all runs that have no end."""
+    open_ = [(name, past) for name, past in zip(groups.names(pasts), pasts, strict=True) if past.summary is None]
+    if not open_:
+        return []
+    if len(open_) == 1:
+        name, past = open_[0]
+        return [f"{name} {state(past)}. Its numbers are those of its latest evaluation."]
+    each = words_of([f"{name} {state(past)}" for name, past in open_], 8)
+    return [f"{len(open_)} of {len(pasts)} runs are not complete: {each}. Means are over those that are, if any."]
+
+
+def state(past: Past) -> str:
+    done = past.rounds[-1]["round"] if past.rounds else 0
+    verb = "failed after" if (past.path / "error.txt").is_file() else "has not ended:"
+    return f"{verb} round {done} of {past.config.get('rounds', '?')}"
