@@ -36,7 +36,7 @@ def main(path: str = "examples/digits.toml", rounds: str = "5", workers: str = "
         seen: dict[str, list[dict[str, float]]] = {kind: [] for kind in engines}
         for _ in range(experiment.rounds):
             for kind, loop in loops.items():
-                seen[kind].append(next(loop).cost)
+                seen[kind].append(next(loop).cost.seconds)
         for engine in opened.values():
             engine.close()
         later = {kind: costs[1:] for kind, costs in seen.items()}  # the first round builds the clients

@@ -246,7 +246,10 @@ def summarise(experiment: Experiment, records: list[Record], data: Federated) ->
         "bytes_down": records[-1].total_down if records else 0,
         "failures": sum(len(record.failures) for record in records),
         "warnings": health.warnings(records, majority, data.dataset.names),
-        "cost": {"seconds": sum(sum(record.cost.values()) for record in records)},
+        "cost": {
+            "seconds": sum(sum(record.cost.seconds.values()) for record in records),
+            "memory": max((record.cost.memory for record in records), default=0),
+        },
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,9 @@ from protea.evaluation.judge import Judged, Together, finite
 from protea.faults import Absence, Faults, Limits, Strikes
 from protea.method import Method, Upload
 from protea.payload import Named, nbytes, pack, refuse_large, unpack
-from protea.record import Record, Traffic
+from protea.record import Cost, Record, Traffic
 from protea.server import Server
+from protea.shelf import peak_memory
 from protea.units import in_bytes
 from protea.worker import threads
 
@@ -48,6 +50,7 @@ class Federation:
     test: Samples | None = None  # shared by all
     watch: Watch = ignore
     started: bool = field(default=False, init=False)
+    peaks: dict[int, int] = field(default_factory=dict, init=False)  # memory of worker processes, by their ids
 
     def __post_init__(self) -> None:
         self.recall([])
@@ -80,7 +83,7 @@ class Federation:
 
             with clock("train"):
                 jobs = self._jobs("train", asked)
-                replies = self.engine.map(jobs, self.watch)
+                replies = self._ask(jobs)
             with clock("server"), self._on_server("aggregate"):
                 uploads = self._accept(jobs, replies, absent, failures, refused)
                 if uploads:
@@ -112,9 +115,14 @@ class Federation:
                 failures=failures,
                 refused=refused,
                 absent={client: str(why) for client, why in absent.items()},
-                cost=clock.seconds,
+                cost=Cost(clock.seconds, self.memory),
                 clients=self._clients(jobs, replies, judged),
             )
+
+    @property
+    def memory(self) -> int:
+        """The most bytes that each process ever had, of all that were heard of."""
+        return sum((self.peaks | {os.getpid(): peak_memory()}).values())
 
     def look(self) -> Named:
         """All prototypes as they are now, and one client's features: what a report draws."""
@@ -124,7 +132,7 @@ class Federation:
                 found = {f"global.{name}": tensor for name, tensor in pack(known).items()}
         all_there = self.evaluation.clients == "all"
         clients = range(self.clients) if all_there else choose(self.clients, self.fraction, server)
-        for reply in self.engine.map(self._jobs("look", clients)):
+        for reply in self._ask(self._jobs("look", clients), ignore):
             first = reply.client == clients[0]
             parts = {name: t for name, t in reply.up.items() if first or name.startswith("prototypes")}
             found |= {f"{reply.client}.{name}": tensor for name, tensor in parts.items()}
@@ -195,7 +203,7 @@ class Federation:
         server, settings = self.server, self.evaluation
         clients = range(self.clients) if settings.clients == "all" else chosen
         if settings.due(server.round, self.rounds):
-            self._ask("evaluate", clients, judged.take, failures)
+            self._judge("evaluate", clients, judged.take, failures)
             with self._on_server("evaluate"):
                 judged.known = self.method.prototypes(self.method.broadcast(server, 0))
                 if self.test is not None:
@@ -203,11 +211,19 @@ class Federation:
         if self.test is not None and settings.shared_due(server.round, self.rounds):
             judged.together = Together(self.test.y.cpu(), server.classes)
             for start in range(0, len(clients), GROUP):
-                self._ask("answer", clients[start : start + GROUP], judged.together.take, failures)
+                self._judge("answer", clients[start : start + GROUP], judged.together.take, failures)
 
-    def _ask(self, task: Task, clients: Sequence[int], take: Callable[[Reply], None], failures: dict[int, str]) -> None:
+    def _ask(self, jobs: Sequence[Job], watch: Watch | None = None) -> list[Reply]:
+        """The engine's replies; their processes' memory is noted."""
+        replies = self.engine.map(jobs, watch or self.watch)
+        self.peaks |= {reply.process: reply.memory for reply in replies if reply.process}
+        return replies
+
+    def _judge(
+        self, task: Task, clients: Sequence[int], take: Callable[[Reply], None], failures: dict[int, str]
+    ) -> None:
         """Give each good reply to ``take``, and the reasons against the others to ``failures``."""
-        for reply in self.engine.map(self._jobs(task, clients), self.watch):
+        for reply in self._ask(self._jobs(task, clients)):
             try:
                 if reply.error is not None:
                     raise ClientError(reply.error)

@@ -13,6 +13,14 @@ from protea.evaluation.judge import Geometry, Score, Shared
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What a round took; nothing here is the same in equal runs."""
+
+    seconds: dict[str, float] = field(default_factory=dict)  # by what they were spent on
+    memory: int = 0  # most bytes that all processes together had so far
+
+
+@dataclass(frozen=True)
 class Record:
     """One round.  All but ``cost`` is equal in equal runs."""
 
@@ -33,7 +41,7 @@ class Record:
     failures: dict[int, str]  # clients whose work is not in this round, and why
     refused: list[int]  # those of them whose upload was not as declared
     absent: dict[int, str]  # clients that were not heard, by no fault in their work: dropped out, late, quarantined
-    cost: dict[str, float]  # seconds
+    cost: Cost
     clients: list[dict[str, Any]]  # each client's own numbers
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -75,7 +76,8 @@ class Worker:
             error = f"client {job.client}, round {job.round}:\n{traceback.format_exc()}"
             reply = Reply(job.client, job.round, error=error)
         self.shelf.make_room(self.clients)
-        return replace(reply, seconds=time.perf_counter() - started, memory=peak_memory())
+        seconds = time.perf_counter() - started
+        return replace(reply, seconds=seconds, process=os.getpid(), memory=peak_memory())
 
     def repeat(self, client: int, jobs: Sequence[Job]) -> None:
         """Bring a client that this process has not met to where it was in another one, which is gone."""

@@ -30,7 +30,7 @@ from protea.experiment import prepare, summarise
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.models import Models
-from protea.record import Record
+from protea.record import Cost, Record
 from protea.runs.compare import Reached, Spread, compare
 from protea.runs.store import Run
 from protea.training import Training
@@ -106,7 +106,7 @@ def record(round: int, accuracy: float, validation: float | None, sent: tuple[in
         failures={},
         refused=[],
         absent={},
-        cost={},
+        cost=Cost(),
         clients=[],
     )
 

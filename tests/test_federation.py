@@ -24,7 +24,7 @@ from protea.methods.fedsa import FedSA
 from protea.methods.fedtgp import FedTGP
 from protea.methods.local import Local
 from protea.payload import pack
-from protea.record import Record
+from protea.record import Cost, Record
 from protea.worker import Worker
 
 
@@ -319,7 +319,7 @@ def test_clients_that_wait_on_disk_come_back_as_they_were(method: Method[Any, An
         folder.mkdir()
         worker.save(folder)
         ends.append((
-            [replace(record, cost={}) for record in records],
+            [replace(record, cost=Cost()) for record in records],
             {path.name: path.read_bytes() for path in sorted(folder.iterdir())},
         ))  # fmt: skip
     assert ends[0] == ends[1] and len(ends[0][1]) == toy.CLIENTS

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from protea import health
 from protea.evaluation.judge import Geometry, Score
-from protea.record import Record
+from protea.record import Cost, Record
 
 NAMES = ["ant", "bee", "cat"]
 WELL = Record(
@@ -25,7 +25,7 @@ WELL = Record(
     failures={},
     refused=[],
     absent={},
-    cost={},
+    cost=Cost(),
     clients=[],
 )
 

@@ -32,7 +32,7 @@ from protea.federation import Federation
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.models import Models
-from protea.record import Record
+from protea.record import Cost, Record
 from protea.training import Training
 from protea.worker import Worker
 
@@ -59,7 +59,7 @@ def pids(engine: Processes) -> set[int]:
 
 
 def without_cost(records: Any) -> list[Record]:
-    return [replace(record, cost={}) for record in records]
+    return [replace(record, cost=Cost()) for record in records]
 
 
 def until(true: Callable[[], bool]) -> bool:

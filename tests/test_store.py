@@ -24,7 +24,7 @@ from protea.experiment import resume, run_path
 from protea.methods.fedproto import FedProto
 from protea.methods.fml import FML
 from protea.models import Models
-from protea.record import Record
+from protea.record import Cost, Record
 from protea.runs import checkpoint
 from protea.runs.store import Run, fresh
 from protea.training import Training
@@ -119,7 +119,8 @@ def test_equal_runs_differ_in_their_cost_and_in_nothing_else(finished: protea.Re
     protea.run(SMALL, tmp_path / "again")
     assert traces(tmp_path / "again") == traces(finished.directory)
     rounds = [line for line in Run.open(tmp_path / "again").metrics() if line["kind"] == "round"]
-    assert all(line["cost"].keys() == {"train", "server", "evaluate"} for line in rounds)
+    assert all(line["cost"]["seconds"].keys() == {"train", "server", "evaluate"} for line in rounds)
+    assert all(line["cost"]["memory"] > 10**7 for line in rounds)
 
 
 def test_another_seed_leaves_other_traces(finished: protea.Result, tmp_path: Path):
@@ -137,7 +138,7 @@ def test_the_config_alone_runs_it_again_and_so_does_the_partition_it_left(finish
 
 
 def without_costs(result: protea.Result) -> list[Record]:
-    return [replace(record, cost={}) for record in result.records]
+    return [replace(record, cost=Cost()) for record in result.records]
 
 
 def test_a_directory_that_holds_something_is_never_written_to(finished: protea.Result, tmp_path: Path):

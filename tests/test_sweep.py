@@ -21,7 +21,7 @@ from protea.commands.sweep import Lines, Live, Silent, board, brief, duration
 from protea.engines import pool
 from protea.errors import ConfigError
 from protea.methods.local import Local
-from protea.record import Record
+from protea.record import Cost, Record
 from protea.search import Choice, Range
 from protea.sweep import Axis, Entry, Outcome, Source
 
@@ -375,7 +375,7 @@ def ended(seconds: float, accuracy: float = 0.5) -> Outcome:
 
 
 def record(round: int) -> Record:
-    return Record(round, [], None, {}, {}, {}, {}, {}, None, {}, 0, 0, 0, 0, {}, [], {}, {}, [])
+    return Record(round, [], None, {}, {}, {}, {}, {}, None, {}, 0, 0, 0, 0, {}, [], {}, Cost(), [])
 
 
 def test_the_time_left_is_that_of_the_runs_so_far():

@@ -35,7 +35,8 @@ class Reply:
     samples: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
-    memory: int = 0  # most bytes that the process ever had
+    process: int = 0  # that the client is in
+    memory: int = 0  # most bytes that it ever had
     error: str | None = None
 
 

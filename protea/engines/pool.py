@@ -19,7 +19,7 @@ from protea.errors import CheckpointError, ConfigError
 from protea.payload import from_bytes, to_bytes
 from protea.worker import Worker
 
-ABOUT = ("client", "round", "samples", "metrics", "seconds", "memory", "error")  # of a reply
+ABOUT = ("client", "round", "samples", "metrics", "seconds", "process", "memory", "error")  # of a reply
 
 
 class Process:

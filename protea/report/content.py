@@ -66,8 +66,8 @@ def totals(past: Past) -> Plain:
         "scores": {part: course(past, part) for part in PARTS},
         "bytes": [line["bytes_up"] + line["bytes_down"] for line in past.rounds],
         "cost": {
-            name: [rounded(line["cost"].get(name)) for line in past.rounds]
-            for name in dict.fromkeys(name for line in past.rounds for name in line["cost"])
+            name: [rounded(line["cost"]["seconds"].get(name)) for line in past.rounds]
+            for name in dict.fromkeys(name for line in past.rounds for name in line["cost"]["seconds"])
         },
         "failures": sum(len(line["failures"]) for line in past.rounds),
     }

@@ -13,7 +13,7 @@ from protea.runs.past import Past
 # Settings in three groups.  These do not matter: seeds are what means are taken over, the rest moves no number.
 FREE = (
     "seed", "data.seed", "device", "engine", "checkpoint",
-    "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.protocol",
+    "limits", "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.protocol",
 )  # fmt: skip
 # Of the others, these must be the same in one table; all that remain make a row of their own.
 SAME = ("rounds", "clients", "fraction", "data", "evaluation")

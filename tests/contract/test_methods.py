@@ -201,12 +201,14 @@ def test_it_resumes_exactly(method: Method[Any, Any], tmp_path: Path) -> None:
 
     first = federation(4)
     steps = first.run()
-    parts = [next(steps).lines(), next(steps).lines()]
+    two = [next(steps), next(steps)]
+    parts = [r.lines() for r in two]
     checkpoint.save(tmp_path / "broken", first)
     second = federation(4)
     start = checkpoint.newest(tmp_path / "broken")
     assert start is not None
     checkpoint.load(start, second)
+    second.recall(two)
     assert second.server.round == 2
     parts += [r.lines() for r in second.run()]
     checkpoint.save(tmp_path / "broken", second)

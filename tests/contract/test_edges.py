@@ -1,0 +1,132 @@
+"""Where numbers degenerate or clients are missing: every method goes on with finite numbers, or says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import toy
+from every import METHODS
+from torch import nn
+
+from protea import Client, SplitModel
+from protea.data.samples import Samples
+from protea.data.split import Share
+from protea.engines.inline import Inline
+from protea.errors import ProteaError
+from protea.faults import Faults
+from protea.federation import Federation
+from protea.method import Method
+from protea.record import Record
+from protea.rng import Streams
+from protea.worker import Worker
+
+every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+Build = Callable[[int, Streams], Client]
+
+
+def loop(method: Method[Any, Any], build: Build | None = None, rounds: int = 3, **options: Any) -> Federation:
+    build = build or partial(toy.build, alike=method.needs.same_architecture)
+    options = {"clients": toy.CLIENTS, "test": Samples(toy.BLOBS, toy.TEST)} | options
+    worker = Worker(method, build, seed=7, careful=options.get("failures") == "skip")
+    return Federation(method, Inline(worker), toy.server(), rounds=rounds, **options)
+
+
+def finite(federation: Federation) -> bool:
+    """Whether all that the server remembers is."""
+    tensors, _ = federation.server.memory.flat()
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
+
+
+def play(federation: Federation) -> list[Record] | str:
+    """The records, or what Protea said against going on; any other error is a failure of the test."""
+    try:
+        return list(federation.run())
+    except ProteaError as error:
+        return str(error)
+
+
+class Constant(nn.Module):
+    """Features that are the same for every sample and never change."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.full((toy.DIM,), value))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.value.expand(len(x), -1)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0], ids=["zero", "one point"])
+@every_method
+def test_prototypes_without_length_or_at_one_point(method: Method[Any, Any], value: float) -> None:
+    if method.needs.same_architecture:
+        pytest.skip("its clients average whole models, which start different")
+
+    def build(id: int, streams: Streams) -> Client:
+        client = toy.build(id, streams)
+        client.model = SplitModel(Constant(value), nn.Identity(), nn.Linear(toy.DIM, toy.CLASSES))
+        return client
+
+    federation = loop(method, build)
+    found = play(federation)
+    if isinstance(found, str):
+        assert "round 1" in found and "zero" in found.lower()  # in whose work, and what is wrong with it
+    else:
+        assert finite(federation) and len(found) == 3 and found[-1].accuracy is not None
+
+
+@every_method
+def test_a_class_that_nobody_reports(method: Method[Any, Any]) -> None:
+    rows = [(toy.BLOBS.y == c).nonzero().squeeze(1) for c in range(toy.CLASSES)]
+
+    def build(id: int, streams: Streams) -> Client:
+        """Nobody has the last class, client 0 has one class alone."""
+        mine = torch.cat([rows[c][id::4] for c in ([0] if id == 0 else range(toy.CLASSES - 1))])
+        share = Share(mine[::2], mine[:0], mine[1::2])
+        return toy.build(id, streams, alike=method.needs.same_architecture, share=share)
+
+    federation = loop(method, build)
+    records = list(federation.run())
+    assert finite(federation) and records[-1].accuracy is not None and records[-1].accuracy > 1 / 3
+
+
+@every_method
+def test_one_client_only(method: Method[Any, Any]) -> None:
+    federation = loop(method, clients=1)
+    assert [record.participants for record in federation.run()] == [[0]] * 3 and finite(federation)
+
+
+@every_method
+def test_a_round_in_which_nobody_answers_leaves_the_server_as_it_was(method: Method[Any, Any]) -> None:
+    whole, broken = loop(method, failures="skip", min_replies=0), loop(method, failures="skip", min_replies=0)
+    steps = broken.run()
+    next(steps)
+    before, _ = broken.server.memory.flat()
+    broken.faults = Faults(dropout=1.0)
+    second = next(steps)
+    after, _ = broken.server.memory.flat()
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    assert set(second.absent.values()) == {"dropped out"} and second.bytes_up == 0 and second.accuracy is not None
+    broken.faults = Faults()
+    assert next(steps).absent == {} and finite(broken)
+    assert len(list(whole.run())) == 3
+
+
+@every_method
+def test_a_client_that_is_not_finite_is_named_and_left_out(method: Method[Any, Any]) -> None:
+    def build(id: int, streams: Streams) -> Client:
+        client = toy.build(id, streams, alike=method.needs.same_architecture)
+        if id == 2:
+            with torch.no_grad():
+                next(client.model.parameters()).fill_(torch.nan)
+        return client
+
+    federation = loop(method, build, failures="skip")
+    records = list(federation.run())
+    assert list(records[0].failures) == [2] and finite(federation)
+    for record in records:  # a method that sends whole models may heal it
+        assert all(client == 2 and "client 2, round" in why and "nan" in why for client, why in record.failures.items())
