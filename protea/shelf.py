@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import shutil
 import sys
 import tempfile
@@ -15,24 +17,21 @@ from protea.client import Client
 from protea.errors import ConfigError
 from protea.state import carry_clients, save_client
 
-FOR_CLIENTS = 0.5  # of what is left once torch and the data are there; the other half is for work on one of them
+FULL = 0.75  # of what a process may have; the rest is for work on a client
 
 
 class Shelf:
-    """Where clients go that were used least recently, once all together take more than the process may have."""
+    """Where clients go that were used least recently, once the process has as much memory as it may have."""
 
     def __init__(self, memory: int | None, folder: Path | None) -> None:
         self.folder, self.path = folder, Path()
         self.here: set[int] = set()  # clients whose newest state is on disk
-        self.sizes: dict[int, int] = {}  # bytes of clients in memory
-        self.room: float | None = None  # bytes for all of them; None for no end
-        if memory is not None:
-            self.room = FOR_CLIENTS * (memory - peak_memory())
-            if self.room <= 0:
-                raise ConfigError(
-                    f"engine.memory leaves {memory:,} bytes to a process that has {peak_memory():,} before it has any "
-                    f"client.  Give more, or use fewer engine.workers."
-                )
+        self.full = None if memory is None else FULL * memory
+        if self.full is not None and current_memory() > self.full:
+            raise ConfigError(
+                f"engine.memory leaves {memory:,} bytes to a process that has {current_memory():,} before it has any "
+                f"client.  Give more, or use fewer engine.workers."
+            )
 
     def place(self, id: int) -> Path | None:
         """Where the client's state is to be read from, if it was put here."""
@@ -42,20 +41,18 @@ class Shelf:
         return self.path
 
     def make_room(self, clients: dict[int, Client]) -> None:
-        """Put away the first of the clients, whose last one was used last, until the others fit."""
-        if self.room is None or not clients:
+        """Put away the first of the clients, whose last one was used last, until enough memory is free."""
+        if self.full is None or (over := current_memory() - self.full) <= 0:
             return
-        *others, last = clients
-        self.sizes[last] = size(clients[last])
-        over = sum(self.sizes.values()) - self.room
-        for id in others:
+        for id in list(clients)[:-1]:
             if over <= 0:
                 break
             if self.path == Path():
                 self.path = Path(tempfile.mkdtemp(prefix="clients-", dir=self.folder))
+            over -= size(clients[id])
             save_client(clients.pop(id), self.path)
             self.here.add(id)
-            over -= self.sizes.pop(id)
+        give_back()
 
     def carry(self, directory: Path) -> None:
         """Give the clients that are here to a directory that has the others."""
@@ -64,7 +61,6 @@ class Shelf:
 
     def clear(self) -> None:
         self.here.clear()
-        self.sizes.clear()
         if self.path != Path():
             shutil.rmtree(self.path, ignore_errors=True)
             self.path = Path()
@@ -88,6 +84,15 @@ def _tensors(client: Client) -> Iterator[Tensor]:
     yield from client.kept()
 
 
+def current_memory() -> int:
+    """Bytes that this process has now; the most it ever had where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return peak_memory()
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def peak_memory() -> int:
     """The most bytes that this process ever had; 0 where the system does not tell."""
     try:
@@ -96,3 +101,10 @@ def peak_memory() -> int:
         return 0
     found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(found if sys.platform == "darwin" else 1024 * found)
+
+
+def give_back() -> None:
+    """Let the C library return what is free to the system, where it can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)

@@ -310,9 +310,9 @@ def test_a_client_that_fails_is_as_it_was_before():
 @pytest.mark.parametrize("method", [FedProto(taken="during"), FedTGP(threshold=5.0), FedSA()])
 def test_clients_that_wait_on_disk_come_back_as_they_were(method: Method[Any, Any], tmp_path: Path):
     ends = []
-    for room in (None, 1.0):
+    for room in (None, 1.0):  # bytes, which any process has
         worker = Worker(method, toy.build, seed=7, spill=tmp_path)
-        worker.shelf.room = room
+        worker.shelf.full = room
         records = list(Federation(method, Inline(worker), toy.server(), toy.CLIENTS, 3).run())
         assert len(worker.clients) == (toy.CLIENTS if room is None else 1)
         folder = tmp_path / f"saved-{room}"
