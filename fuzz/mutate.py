@@ -166,7 +166,8 @@ def tensor(rng: Random, message: bytes, others: Sequence[bytes]) -> bytes:
             case _:
                 other = rng.choice([*named])
                 named[name], named[other] = named[other], named[name]
-        return save(named, metadata=about)
+        header, data = halves(save(named))
+        return joined(json.dumps({"__metadata__": about, **json.loads(header)}).encode(), data)
     except Exception:  # spoilt already, or more than can be saved
         return message
 
