@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 comma := ,
 READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo test lint types bench fuzz clean
 
 demo: $(READY)
 	$(BIN)/protea run examples/digits.toml --beside local --report
@@ -23,6 +23,9 @@ types: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/rounds.py
+
+fuzz: $(READY)
+	$(BIN)/python fuzz/payloads.py --count $(or $(COUNT),1000000) --seed $(or $(SEED),1)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import UserDict
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from protea.errors import CheckpointError
-from protea.payload import Named, Payload
+from protea.errors import CheckpointError, PayloadError
+from protea.payload import Named, Payload, parse_json, shortened
+from protea.weights import Weights
 
 T = TypeVar("T")
 
@@ -51,24 +51,35 @@ class Memory(UserDict[str, Any]):
         return tensors, json.dumps(index)
 
     def restore(self, tensors: Named, index: str, device: torch.device | str = "cpu") -> None:
-        """Take up what :meth:`flat` gave."""
-        kinds: Mapping[str, Any] = json.loads(index)
-        for name in self.data.keys() - kinds.keys():
-            del self.data[name]
-        for name, kind in kinds.items():
-            parts = {k.removeprefix(f"{name}/"): t.to(device) for k, t in tensors.items() if k.startswith(f"{name}/")}
-            if isinstance(kind, dict):
-                self.data[name] = kind["value"]
-            elif kind == "tensor":
-                self.data[name] = parts[""]
-            elif kind == "module":
+        """Take up what :meth:`flat` gave; :class:`CheckpointError` for anything else."""
+        parts: dict[str, Named] = {}
+        for full, tensor in tensors.items():
+            name, _, part = full.partition("/")
+            parts.setdefault(name, {})[part] = tensor.to(device)
+        try:
+            kinds = parse_json(index)
+            if not isinstance(kinds, dict) or parts.keys() - kinds.keys() or any("/" in name for name in kinds):
+                raise PayloadError("its index does not name just what is in it.")
+            self.data = {name: self._restored(name, kind, parts.get(name, {})) for name, kind in kinds.items()}
+        except PayloadError as error:
+            raise CheckpointError(f"A memory cannot be restored: {error}") from error
+
+    def _restored(self, name: str, kind: object, parts: Named) -> Any:
+        match kind:
+            case {"value": bool() | int() | float() | str() as value, **more} if not more and not parts:
+                return value
+            case "tensor" if parts.keys() == {""}:
+                return parts[""]
+            case "module":
                 module = self.data.get(name)
                 if not isinstance(module, nn.Module):
                     raise CheckpointError(
                         f"memory[{name!r}] is a module that start_client or start_server did not make."
                     )
-                module.load_state_dict(parts)
-            elif kind in Payload.kinds:
-                self.data[name] = Payload.kinds[kind].from_flat(parts)
-            else:
-                raise CheckpointError(f"memory[{name!r}] is of kind {kind!r}, which is unknown here.")
+                Weights(parts).load_into(module)
+                return module
+            case str() if kind in Payload.kinds:
+                return Payload.kinds[kind].from_flat(parts)
+        raise CheckpointError(
+            f"memory[{name!r}] is of kind {shortened(repr(kind))}, which is unknown here or has other parts."
+        )

@@ -11,10 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea.errors import PayloadError
-from protea.payload import Named, Payload
+from protea.payload import Named, Payload, refuse_malformed, some
 
 Weighting = Literal["uniform", "count", "literal"]
 Metric = Literal["euclidean", "cosine"]
+
+LARGEST = 1 << 26  # most numbers in a set of prototypes that arrives: 100,000 classes in 512 dimensions are fewer
+MOST = 1e9  # samples of one class
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,18 @@ class Prototypes(Payload):
     @classmethod
     def from_flat(cls, named: Named) -> Self:
         if named.keys() != {"vectors", "counts"}:
-            raise PayloadError(f"Prototypes hold vectors and counts; found {', '.join(sorted(named))}.")
+            raise PayloadError(f"Prototypes hold vectors and counts; found {some(named) or 'nothing'}.")
+        refuse_malformed(named)
         rows, counts = named["vectors"], named["counts"]
         present = counts > 0
         if rows.ndim != 2 or counts.ndim != 1 or len(rows) != int(present.sum()):
             raise PayloadError(
                 f"Prototypes: {tuple(rows.shape)} vectors do not fit counts that name {int(present.sum())} classes."
+            )
+        if len(counts) * rows.shape[1] > LARGEST:  # absent ones are not sent, but take their place here
+            raise PayloadError(
+                f"Prototypes of {len(counts)} classes in {rows.shape[1]} dimensions arrived; they may hold {LARGEST} "
+                f"numbers at most."
             )
         vectors = rows.new_zeros(len(counts), rows.shape[1])
         vectors[present] = rows
@@ -113,6 +122,8 @@ class Prototypes(Payload):
         super().check(classes, dim)
         if (self.counts < 0).any():
             raise PayloadError("Prototypes with a negative count arrived.")
+        if (self.counts != self.counts.round()).any() or (self.counts > MOST).any():
+            raise PayloadError(f"Prototypes with a count arrived that is no whole number, or above {MOST:g}.")
 
 
 class Collector:

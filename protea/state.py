@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import nn
 
 from protea.client import Client
-from protea.errors import CheckpointError
+from protea.errors import CheckpointError, PayloadError
 from protea.memory import Memory
-from protea.payload import Named
+from protea.payload import Named, parse
 from protea.runs.store import write_bytes
 from protea.server import Server
+from protea.weights import Weights
 
 
 def save_client(client: Client, directory: Path) -> None:
@@ -29,8 +30,7 @@ def load_client(client: Client, directory: Path) -> None:
     """Take up the client's saved state; a client that never took part has none."""
     path = _path(client.id, directory)
     if path.exists():
-        model = _read(path, client.memory, str(client.device))
-        client.model.load_state_dict(model)
+        _read(path, client.memory, client.model, str(client.device))
 
 
 @contextmanager
@@ -61,7 +61,8 @@ def save_server(server: Server, directory: Path) -> None:
 
 
 def load_server(server: Server, directory: Path) -> None:
-    _read(directory / "server.safetensors", server.memory, str(server.device))
+    nothing = nn.Module()  # what models the server has are in its memory
+    _read(directory / "server.safetensors", server.memory, nothing, str(server.device))
 
 
 def _path(id: int, directory: Path) -> Path:
@@ -74,12 +75,17 @@ def _write(path: Path, memory: Memory, model: Named) -> None:
     write_bytes(path, save(named, metadata={"memory": index}))
 
 
-def _read(path: Path, memory: Memory, device: str) -> Named:
+def _read(path: Path, memory: Memory, model: nn.Module, device: str) -> None:
+    """Fill memory and model from the file; :class:`CheckpointError` if it does not hold just what they need."""
     try:
-        with safe_open(path, framework="pt", device=device) as file:
-            named = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            index = file.metadata()["memory"]
-    except (SafetensorError, OSError, KeyError, TypeError) as error:
+        named, index = parse(path.read_bytes(), "memory")
+        parts: dict[str, Named] = {"memory": {}, "model": {}}
+        for full, tensor in named.items():
+            part, _, name = full.partition("/")
+            if part not in parts:
+                raise PayloadError(f"{full!r} belongs neither to a memory nor to a model.")
+            parts[part][name] = tensor
+        memory.restore(parts["memory"], index, device)
+        Weights(parts["model"]).load_into(model)
+    except (OSError, PayloadError, CheckpointError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    memory.restore({k.removeprefix("memory/"): t for k, t in named.items() if k.startswith("memory/")}, index, device)
-    return {k.removeprefix("model/"): t for k, t in named.items() if k.startswith("model/")}

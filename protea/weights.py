@@ -24,6 +24,8 @@ class Weights(Payload):
         return cls({name: t.detach().clone() for name, t in module.state_dict().items()})
 
     def load_into(self, module: nn.Module) -> None:
+        """Give the module these weights; :class:`PayloadError` unless they are like its own."""
+        self.check_like(Weights(module.state_dict()))
         module.load_state_dict(dict(self.tensors))
 
     @classmethod

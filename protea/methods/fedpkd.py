@@ -42,6 +42,12 @@ class DualKnowledge(Payload):
         super().check(classes, dim)
         if self.logits.ndim != 2 or self.logits.shape[1] != classes:
             raise PayloadError(f"Logits of shape {tuple(self.logits.shape)} arrived; there are {classes} classes.")
+        if self.logits.dtype != torch.float32:
+            raise PayloadError(f"Logits of {self.logits.dtype} arrived, not of float32.")
+        if self.kept is not None and (self.kept.dtype != torch.bool or self.kept.ndim != 1):
+            raise PayloadError(f"{tuple(self.kept.shape)} of {self.kept.dtype} arrived, not a bool per public sample.")
+        if self.kept is not None and int(self.kept.sum()) != len(self.logits):
+            raise PayloadError(f"{len(self.logits)} logits arrived for {int(self.kept.sum())} samples that were kept.")
 
 
 @dataclass(frozen=True)
