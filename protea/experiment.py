@@ -23,7 +23,7 @@ from protea.data.federate import federate
 from protea.data.federated import Federated
 from protea.data.partition_file import Given
 from protea.engines import Engine, Watch, ignore
-from protea.errors import ConfigError
+from protea.errors import CheckpointError, ConfigError
 from protea.evaluation import Evaluation, Protocol
 from protea.evaluation.protocols import Reported, headline, report
 from protea.federation import Federation
@@ -128,9 +128,10 @@ def resume(
     A script whose method or data no file can name gives its experiment again.
     """
     directory = Run.open(Path(path))
-    if directory.summary() is not None:
-        raise ConfigError(f"{path} has ended: there is nothing to continue.  Its numbers are in summary.json.")
     with directory.held():
+        if directory.ended():
+            raise ConfigError(f"{path} has ended: there is nothing to continue.  Its numbers are in summary.json.")
+        directory.check()
         start = checkpoint.newest(directory.path / "checkpoints")
         if experiment is None:
             experiment = load(directory.path / "config.toml")
@@ -138,6 +139,20 @@ def resume(
             refuse_other(experiment, directory.path / "config.toml")
         given = Given(str(directory.path / "partition.json")) if start else None
         return _run(experiment, prepare(experiment, given), directory, watch, on_round, start)
+
+
+def ended(path: Path | str, experiment: Experiment) -> Result | None:
+    """What a run of this experiment gave, if it has ended."""
+    directory = Run.open(Path(path))
+    if not directory.ended():
+        return None
+    directory.check()
+    refuse_other(experiment, directory.path / "config.toml")
+    try:
+        records = Record.read(directory.metrics())
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise CheckpointError(f"{directory.metrics_path} cannot be read: {error!r}.") from error
+    return Result(experiment, records, directory.summary() or {}, directory.path)
 
 
 def refuse_other(experiment: Experiment, config: Path) -> None:
@@ -165,25 +180,33 @@ def _run(
         if directory is not None:
             if start is not None:
                 checkpoint.load(start, loop)
-            directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
-            if start is None:
-                recipe.data.save_partition(directory.path / "partition.json")
-                directory.append([recipe.describe()])
+            with directory.writing():
+                directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
+                if start is None:
+                    recipe.data.save_partition(directory.path / "partition.json")
+                    directory.append([recipe.describe()])
             records = Record.read(directory.metrics())
             loop.traffic = Traffic.of(records)
         for record in loop.run():
             records.append(record)
             if directory is not None:
-                directory.append(record.lines())
-                if experiment.evaluation.snapshot_due(record.round, experiment.rounds):
-                    directory.keep_snapshot(record.round, to_bytes(halved(loop.look())))
-                if record.round % experiment.checkpoint.every == 0 or record.round == experiment.rounds:
-                    checkpoint.save(directory.path / "checkpoints", loop, experiment.checkpoint.keep)
+                with directory.writing():
+                    _keep(experiment, record, loop, directory)
             on_round(record)
     summary = summarise(experiment, records, recipe.data)
     if directory is not None:
-        directory.finish(summary)
+        with directory.writing():
+            directory.finish(summary)
     return Result(experiment, records, summary, directory.path if directory else None)
+
+
+def _keep(experiment: Experiment, record: Record, loop: Federation, directory: Run) -> None:
+    """Write what happened in the round; the checkpoint last, since it vouches for the rest."""
+    directory.append(record.lines())
+    if experiment.evaluation.snapshot_due(record.round, experiment.rounds):
+        directory.keep_snapshot(record.round, to_bytes(halved(loop.look())))
+    if record.round % experiment.checkpoint.every == 0 or record.round == experiment.rounds:
+        checkpoint.save(directory.path / "checkpoints", loop, experiment.checkpoint.keep)
 
 
 def open_engine(experiment: Experiment, recipe: Recipe) -> Engine:

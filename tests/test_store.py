@@ -26,7 +26,7 @@ from protea.methods.fml import FML
 from protea.models import Models
 from protea.record import Record
 from protea.runs import checkpoint
-from protea.runs.store import Run, fresh
+from protea.runs.store import Run, fresh, write_sealed
 from protea.training import Training
 
 SMALL = Experiment(
@@ -85,7 +85,7 @@ def test_a_run_leaves_what_is_promised_and_nothing_else(finished: protea.Result)
     path = finished.directory
     assert path is not None
     assert sorted(file.name for file in path.iterdir()) == [
-        "checkpoints", "config.toml", "environment.json", "metrics.jsonl", "partition.json", "prototypes",
+        ".lock", "checkpoints", "config.toml", "environment.json", "metrics.jsonl", "partition.json", "prototypes",
         "summary.json",
     ]  # fmt: skip
     assert config.load(path / "config.toml") == SMALL
@@ -126,7 +126,9 @@ def test_another_seed_leaves_other_traces(finished: protea.Result, tmp_path: Pat
     protea.run(replace(SMALL, seed=2, data=replace(SMALL.data, seed=1)), tmp_path / "other")
     mine, others = traces(finished.directory), traces(tmp_path / "other")
     same = {name for name in mine if name in others and mine[name] == others[name]}
-    assert same == {"environment.json", "partition.json"}
+    assert same == {".lock", "partition.json"}
+    told = [json.loads((path / "environment.json").read_text()) for path in (finished.directory, tmp_path / "other")]
+    assert {name for name in told[0] if told[0][name] != told[1][name]} == {"config", "sum"}
 
 
 def test_the_config_alone_runs_it_again_and_so_does_the_partition_it_left(finished: protea.Result, tmp_path: Path):
@@ -372,8 +374,8 @@ def test_a_file_too_few_or_too_many_is_noticed(change: str, broken: Path, tmp_pa
 
 def test_a_checkpoint_of_another_format_is_refused(broken: Path, tmp_path: Path):
     path = shutil.copytree(broken, tmp_path / "run")
-    (path / "checkpoints" / "000002" / "state.json").write_text('{"format": 9, "round": 2, "sum": ""}')
-    with pytest.raises(CheckpointError, match=r"000002 has format 9; this version of Protea reads 2"):
+    write_sealed(path / "checkpoints" / "000002" / "state.json", {"format": 9, "round": 2})
+    with pytest.raises(CheckpointError, match=r"state\.json has format 9; this version of Protea reads 3"):
         resume(path)
 
 

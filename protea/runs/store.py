@@ -1,31 +1,54 @@
 """A run's directory: the one place where a run leaves its traces.
 
     config.toml        the full resolved config; run it again with this file alone
-    environment.json   versions, machine, threads
+    environment.json   versions, machine, threads; a checksum of config.toml and of itself
     partition.json     who has which samples
     metrics.jsonl      a line on the data, then one per round and one per client in it; append-only
     summary.json       the headline numbers, once the run has ended
     prototypes/        000040.safetensors: all prototypes after some rounds, for the report
     checkpoints/       000040/{server,client-007}.safetensors + state.json
+    .lock              held by the process that writes here
 
 This module knows files and plain values, and nothing of learning.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protea.errors import ConfigError
+from protea.errors import CheckpointError, ConfigError
 
 try:
     import fcntl
 except ImportError:  # Windows: two processes on one run or sweep are not told apart
     fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
+BEFORE = {LOCK, "environment.json", ".environment.json.partial", ".config.toml.partial"}  # all there before config.toml
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The size of a file, or of its beginning, and a checksum of that."""
+
+    bytes: int
+    blake2b: str
+
+    @classmethod
+    def of(cls, path: Path, size: int | None = None) -> Sum:
+        digest, count = hashlib.blake2b(digest_size=16), 0
+        with path.open("rb") as file:
+            while block := file.read(1 << 20 if size is None else min(1 << 20, size - count)):
+                digest.update(block)
+                count += len(block)
+        return cls(count, digest.hexdigest())
 
 
 class Run:
@@ -36,21 +59,28 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> Run:
-        """A new directory; one that holds a run already is never overwritten."""
+        """A new directory; one that holds a run already is never overwritten.
+
+        ``config.toml`` comes last: where it is, there is a run that can be resumed.
+        """
         cls.refuse_taken(path)
+        run = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            with run.held():
+                cls.refuse_taken(path)  # by a process that was faster
+                mark = hashlib.blake2b(config.encode(), digest_size=16).hexdigest()
+                write_sealed(path / "environment.json", {**environment, "config": mark})
+                write_text(path / "config.toml", config)
+                run.metrics_path.touch()
         except OSError as error:
             raise ConfigError(f"{path} cannot be made: {error.strerror}.  Choose another --out.") from error
-        run = cls(path)
-        write_text(path / "config.toml", config)
-        write_json(path / "environment.json", environment)
-        run.metrics_path.touch()
         return run
 
     @staticmethod
     def refuse_taken(path: Path) -> None:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        """Raise if the path is anything but new, empty, or left by a run that was stopped before it began."""
+        if path.exists() and (not path.is_dir() or any(file.name not in BEFORE for file in path.iterdir())):
             raise ConfigError(
                 f"{path} exists and is not empty.  Choose another --out, or continue it: protea resume {path}"
             )
@@ -59,8 +89,22 @@ class Run:
     def held(self) -> Iterator[None]:
         """Within, no other process may write to this run."""
         taken = f"{self.path} is being written by another process.  Wait, or stop that one."
-        with locked(self.path / "config.toml", taken):
+        with locked(self.path / LOCK, taken):
             yield
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """What cannot be written here becomes an error that says how to go on."""
+        try:
+            yield
+        except (OSError, CheckpointError) as error:
+            why = str(error)
+            if isinstance(error, OSError):
+                why = f"{error.filename or self.path} cannot be written: {error.strerror}."
+            raise CheckpointError(
+                f"{why}\n  Nothing that was complete is lost.  Put that right (free space, permissions), "
+                f"then: protea resume {self.path}"
+            ) from error
 
     @classmethod
     def open(cls, path: Path) -> Run:
@@ -70,6 +114,15 @@ class Run:
             raise ConfigError(f"{path} is not a run directory: it has no config.toml.")
         return cls(path)
 
+    def check(self) -> None:
+        """Raise :class:`CheckpointError` unless the settings are those that the run was made with."""
+        known, config = read_sealed(self.path / "environment.json").get("config"), self.path / "config.toml"
+        if known != Sum.of(config).blake2b:
+            raise CheckpointError(
+                f"{config} is not as it was when the run was made: environment.json has another checksum of it.\n"
+                f"  Undo the change, or run it anew: protea run {config} --out NEW"
+            )
+
     @property
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
@@ -77,7 +130,7 @@ class Run:
     def append(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Add lines to ``metrics.jsonl`` in one write, on disk when this returns."""
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        with self.metrics_path.open("a", encoding="utf-8") as file:
+        with named(self.metrics_path), self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -90,8 +143,13 @@ class Run:
 
     def cut(self, size: int, round: int) -> None:
         """Keep the first ``size`` bytes of the metrics, and snapshots up to ``round``."""
-        with self.metrics_path.open("rb") as file:
-            write_bytes(self.metrics_path, file.read(size))
+        kept = b""
+        if size:
+            with self.metrics_path.open("rb") as file:
+                kept = file.read(size)
+        write_bytes(self.metrics_path, kept)
+        for partial in self.path.glob(".*.partial"):  # a process was killed while it wrote
+            partial.unlink()
         for later in [path for number, path in self.snapshots().items() if number > round]:
             later.unlink()
 
@@ -110,16 +168,32 @@ class Run:
         path = self.path / "summary.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
+    def ended(self) -> bool:
+        """Whether there is a summary; one that is damaged is an error."""
+        try:
+            return self.summary() is not None
+        except (OSError, ValueError) as error:
+            file = self.path / "summary.json"
+            raise CheckpointError(
+                f"{file} cannot be read: {error}.  Delete it; protea resume {self.path} makes it again."
+            ) from error
+
 
 @contextmanager
 def locked(path: Path, taken: str) -> Iterator[None]:
     """Within, this process alone has the file; :class:`ConfigError` with the words ``taken`` if another one does."""
-    with path.open() as file:
+    try:
+        file = path.open("a")  # for writing: a network file system locks nothing else
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}.") from error
+    with file:
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except (BlockingIOError, PermissionError) as error:
             raise ConfigError(taken) from error
+        except OSError:
+            pass  # a file system without locks: two processes are not told apart
         yield
 
 
@@ -135,11 +209,36 @@ def fresh(parent: Path, name: str) -> Path:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write under a temporary name, then rename: a reader never sees half a file."""
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    with named(path):
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError:
+            with suppress(OSError):
+                partial.unlink()  # a full disk has use for the room
+            raise
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """An error of the system within names this file: a disk that is full names none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def sync(folder: Path) -> None:
+    """Have the names in a folder on disk, as its files are."""
+    if os.name == "posix":
+        file = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -148,3 +247,24 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+    """Write JSON with a checksum of its content."""
+    write_json(path, {**value, "sum": seal(value)})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What :func:`write_sealed` wrote; :class:`CheckpointError` unless it is just that."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        known = value.pop("sum")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error!r}.") from error
+    if known != seal(value):
+        raise CheckpointError(f"{path} is damaged: it does not agree with its checksum.")
+    return dict(value)
+
+
+def seal(value: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
