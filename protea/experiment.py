@@ -33,7 +33,7 @@ from protea.record import Record, Traffic
 from protea.rng import Streams
 from protea.runs import checkpoint
 from protea.runs.alike import differing, flat, shown, under
-from protea.runs.store import Run, fresh
+from protea.runs.store import Run, fresh, named
 from protea.worker import Worker
 
 
@@ -183,7 +183,8 @@ def _run(
             with directory.writing():
                 directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
                 if start is None:
-                    recipe.data.save_partition(directory.path / "partition.json")
+                    with named(directory.path / "partition.json"):
+                        recipe.data.save_partition(directory.path / "partition.json")
                     directory.append([recipe.describe()])
             records = Record.read(directory.metrics())
             loop.traffic = Traffic.of(records)

@@ -10,6 +10,7 @@ A command tells of its phases on the fifo ``phases`` in its folder: ``+train`` w
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -19,10 +20,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import sklearn.datasets
+import sklearn.datasets  # noqa: F401  here once, and not in every fork
 import torch
 
-import protea.engines.preload  # what the first optimizer would import
+import protea.engines.preload  # noqa: F401
 from protea import cli, plugins
 from protea.runs import checkpoint
 from protea.runs.store import Run
@@ -34,6 +35,7 @@ METHODS = [plugins.find("methods", name) for name in plugins.table("methods")]
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # threads would not live on in a fork
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:
@@ -52,7 +54,7 @@ def live(
     changes: int = 0,  # of files, before which it kills itself; 0 for never
     limit: int = 0,  # bytes of the largest file that can be written; 0 for any
     fatal: bool = False,  # a file that grows too large ends the process in the middle of writing, or is an error
-    user: int = 0,  # whose rights it has, if root starts it
+    humble: bool = False,  # permissions hold for it even if it is root's
 ) -> None:
     """Be a ``protea`` command to its end."""
     code = 1
@@ -72,10 +74,8 @@ def live(
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             if fatal:
                 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        if user:
-            os.setgroups([])
-            os.setgid(user)
-            os.setuid(user)
+        if humble:
+            obey()
         os.write(pipe, b"+start\n")
         sys.argv = ["protea", *argv]
         cli.main()
@@ -129,7 +129,9 @@ def deadly(count: int) -> Callable[[str, tuple[Any, ...]], None]:
     left = [count]
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event in CHANGES or (event == "open" and args[2] & (os.O_WRONLY | os.O_RDWR) and "/dev/" not in str(args[0])):
+        if event in CHANGES or (
+            event == "open" and args[2] & (os.O_WRONLY | os.O_RDWR) and "/dev/" not in str(args[0])
+        ):
             left[0] -= 1
             if left[0] == 0:
                 os.killpg(0, signal.SIGKILL)
@@ -137,7 +139,10 @@ def deadly(count: int) -> Callable[[str, tuple[Any, ...]], None]:
     return hook
 
 
-if __name__ == "__main__":
-    assert protea.engines.preload and sklearn.datasets
-    torch.set_num_threads(1)  # threads would not live on in a fork
-    main()
+def obey() -> None:
+    """Give up root's right to pass over permissions: the capabilities DAC_OVERRIDE and DAC_READ_SEARCH."""
+    libc = ctypes.CDLL(None)
+    head, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()  # version 3, this process
+    libc.capget(head, sets)
+    sets[0] &= ~0b110
+    libc.capset(head, sets)

@@ -11,7 +11,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -41,7 +40,6 @@ evaluation.snapshots = 3
 PUBLIC = {"fedprotokd"}
 RUN = ["run", "exp.toml", "--out", "run", "--resume", "--quiet"]  # what a job scheduler would start again and again
 PHASES = ("train", "aggregate", "metrics", "snapshot", "checkpoint")
-NOBODY = 65534
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,7 @@ class Life:
     """A command from its start to its end."""
 
     code: int
+    out: str
     err: str
     inside: frozenset[str]  # phases that it had not come out of
     seconds: float
@@ -64,7 +63,8 @@ class Driver:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("kill_driver.py"))],
+            [sys.executable, "-c", "import kill_driver; kill_driver.main()"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -76,9 +76,7 @@ class Driver:
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
 
-    def live(
-        self, folder: Path, *argv: str, phase: str = "", nth: int = 1, delay: float = 0.0, **order: Any
-    ) -> Life:
+    def live(self, folder: Path, *argv: str, phase: str = "", nth: int = 1, delay: float = 0.0, **order: Any) -> Life:
         """One life; with ``phase``, it is killed so many seconds after the phase has begun for the ``nth`` time."""
         fifo = folder / "phases"
         if not fifo.exists():
@@ -93,8 +91,9 @@ class Driver:
                     time.sleep(delay)
                     os.killpg(pid, signal.SIGKILL)
         code, seconds = self.ask(wait=pid), time.perf_counter() - began
-        assert not session(pid)
-        return Life(code, (folder / "err").read_text(), frozenset(begun - left), seconds, begun)
+        assert until(lambda: not session(pid))
+        out, err = ((folder / name).read_text() for name in ("out", "err"))
+        return Life(code, out, err, frozenset(begun - left), seconds, begun)
 
     def close(self) -> None:
         self.process.communicate(timeout=60)
@@ -167,3 +166,140 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(
     life = live()
     assert life.code == 0 and sum(each["life"].killed for each in story) >= 5, story
     assert traces(tmp_path / "run") == traces(expected / "run"), story
+
+
+@pytest.mark.parametrize(
+    ("method", "deaths"),
+    [
+        ("fedtgp", [(2, "aggregate"), (3, "checkpoint")]),
+        ("fedprotokd", [(1, "metrics"), (2, "checkpoint")]),
+    ],
+)
+def test_a_tree_of_processes_may_be_killed_too_and_goes_on_with_other_workers(
+    method: str, deaths: list[tuple[int, str]], driver: Driver, whole: Any, tmp_path: Path
+):
+    expected, _ = whole(method)
+    write(tmp_path, method, 1)
+    draw, story = random.Random(f"kill all of {method}"), []
+    for workers, phase in deaths:
+        engine = ["engine.name=processes", f"engine.workers={workers}"]
+        how = {"phase": phase, "nth": 2, "delay": draw.uniform(0, 0.03), "linger": phase}
+        story.append({**how, "life": driver.live(tmp_path, *RUN, *engine, **how)})
+        assert story[-1]["life"].code == -signal.SIGKILL, story
+    assert driver.live(tmp_path).code == 0, story
+    assert learned(tmp_path / "run") == learned(expected / "run"), story
+
+
+def learned(path: Path) -> dict[str, object]:
+    """All traces but for settings: the engine is one, and it may change."""
+    return {name: found for name, found in traces(path).items() if name not in ("config.toml", "environment.json")}
+
+
+# run --resume
+
+
+def test_the_same_command_starts_a_run_goes_on_with_it_and_has_nothing_to_do(
+    driver: Driver, whole: Any, tmp_path: Path
+):
+    expected, _ = whole("fedproto")
+    write(tmp_path, "fedproto", 1)
+    command = [*RUN[:-1], "--beside", "local"]
+    assert driver.live(tmp_path, *command, phase="checkpoint", nth=2, delay=0.01).killed
+    done = driver.live(tmp_path, *command)
+    assert done.code == 0 and "fedproto  round 1/4" not in done.out and "local  round 1/4" in done.out
+    assert traces(tmp_path / "run") == traces(expected / "run")
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.glob("run*/**/*")}
+    again = driver.live(tmp_path, *command)
+    assert again.code == 0 and again.out.splitlines()[:2] == [
+        "run has ended: there is nothing to continue.", "run-local has ended: there is nothing to continue.",
+    ]  # fmt: skip
+    assert again.out.splitlines()[2:] == done.out.splitlines()[-len(again.out.splitlines()) + 2 :]  # the same table
+    assert before == {file: file.stat().st_mtime_ns for file in tmp_path.glob("run*/**/*")}
+
+
+def test_what_is_in_the_directory_must_be_this_run(driver: Driver, tmp_path: Path):
+    write(tmp_path, "fedproto", 1)
+    assert driver.live(tmp_path, *RUN, "rounds=1").code == 0
+    other = driver.live(tmp_path, *RUN, "rounds=1", "training.lr=0.5")
+    assert other.code == 2 and "This is not the experiment of run: training.lr is 0.5, 0.01 there." in other.err
+    which = driver.live(tmp_path, "run", "exp.toml", "--resume")
+    assert which.code == 2 and which.err.endswith(
+        "--resume does not say which run.  Name its directory: protea run exp.toml --out runs/NAME --resume\n"
+    )
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    mine = driver.live(tmp_path, "run", "exp.toml", "--out", "mine", "--resume")
+    assert mine.code == 2 and "mine exists and is not empty" in mine.err
+
+
+# A disk that is full, or that may not be written to
+
+
+@pytest.mark.parametrize(
+    ("limit", "file"),
+    [
+        (700, ""),  # config.toml: it has not begun
+        (2_000, "run/partition.json"),
+        (4_000, "run/metrics.jsonl"),
+        (65_000, "run/checkpoints/000001/client-001.safetensors"),
+    ],
+)
+def test_a_file_that_cannot_grow_is_named_and_nothing_is_lost(
+    limit: int, file: str, driver: Driver, whole: Any, tmp_path: Path
+):
+    expected, _ = whole("fedtgp")
+    write(tmp_path, "fedtgp", 1)
+    life = driver.live(tmp_path, limit=limit)
+    assert life.code == 2 and (not file or f": {file} cannot be written" in life.err), life
+    goes_on(life, "File too large", driver, tmp_path)
+    assert traces(tmp_path / "run") == traces(expected / "run")
+
+
+def goes_on(life: Life, why: str, driver: Driver, folder: Path) -> None:
+    """It said what is wrong and how to go on; what was complete is there; and it does go on."""
+    kind, _, text = life.err.partition(": ")
+    if kind == "ConfigError":  # it had not begun
+        assert text == f"run cannot be made: {why}.  Choose another --out.\n"
+        assert driver.live(folder).code == 0
+        return
+    what, hint = text.splitlines()
+    assert (kind, what.rpartition(" cannot be written: ")[2]) == ("CheckpointError", f"{why}."), life
+    assert what.startswith("run/") and hint == (
+        "  Nothing that was complete is lost.  Put that right (free space, permissions), then: protea resume run"
+    )
+    assert driver.live(folder, "resume", "run").code == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_full_disk_loses_nothing(driver: Driver, whole: Any, tmp_path: Path):
+    expected, _ = whole("fedtgp")
+    used = sum(file.stat().st_size for file in (expected / "run").rglob("*") if file.is_file())
+    size = f"size={used // 2}"
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", size, "tmpfs", tmp_path], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        write(tmp_path, "fedtgp", 1)
+        life = driver.live(tmp_path)
+        subprocess.run(["mount", "-o", f"remount,size={10 * used}", tmp_path], check=True)
+        goes_on(life, "No space left on device", driver, tmp_path)
+        assert traces(tmp_path / "run") == traces(expected / "run")
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_a_folder_that_may_not_be_written_to_is_named(driver: Driver, whole: Any, tmp_path: Path):
+    expected, _ = whole("fedtgp")
+    write(tmp_path, "fedtgp", 1)
+    assert driver.live(tmp_path, phase="checkpoint", nth=2).killed
+    for shut, named in (("run/checkpoints", "run/checkpoints/"), ("run", "run/metrics.jsonl")):
+        (tmp_path / shut).chmod(0o500)
+        life = driver.live(tmp_path, "resume", "run", humble=True)
+        (tmp_path / shut).chmod(0o700)
+        assert life.code == 2 and f": {named}" in life.err and "cannot be written: Permission denied." in life.err, life
+    (tmp_path / "shut").mkdir(0o500)
+    life = driver.live(tmp_path, "run", "exp.toml", "--out", "shut/run", humble=True)
+    assert life.err == "ConfigError: shut/run cannot be made: Permission denied.  Choose another --out.\n"
+    assert driver.live(tmp_path, humble=True).code == 0
+    assert traces(tmp_path / "run") == traces(expected / "run")
