@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,8 @@ from protea.commands.report import report, write_report
 from protea.commands.reproduce import reproduce
 from protea.commands.sweep import sweep
 from protea.config import Experiment
-from protea.errors import ClientError, ProteaError
+from protea.errors import ClientError, ConfigError, ProteaError
+from protea.record import Record
 from protea.runs import checkpoint
 from protea.runs.store import Run
 
@@ -54,6 +55,9 @@ def run(
         list[str] | None,
         typer.Option(help="Run this method too, on the same split.  Repeatable.", show_default=False),
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out; start it if there is none.")
+    ] = False,
     log: Log = None,
     with_report: Annotated[bool, typer.Option("--report", help="End with a report, as an HTML page.")] = False,
     quiet: Quiet = False,
@@ -61,6 +65,10 @@ def run(
 ) -> None:
     """Run an experiment, and keep its records in a run directory."""
     trackers.check(log or [])
+    if again and out is None:
+        raise ConfigError(
+            f"--resume does not say which run.  Name its directory: protea run {config_file} --out runs/NAME --resume"
+        )
     first = config.load(config_file, changes or [])
     experiments = [first, *(with_method(first, name) for name in beside or [])]
     console, found = Console(stderr=as_json, quiet=quiet), []
@@ -73,7 +81,7 @@ def run(
             screen(console, each, quiet, as_json) as show,
             trackers.tracked(log or [], each, path, show.record) as record,
         ):
-            found.append(experiment.run(each, path, watch=show.reply, on_round=record))
+            found.append(start(each, path, again, console, show, record))
     finish(console, found, as_json)
     if with_report:
         write_report(console, [result.directory for result in found if result.directory])
@@ -89,7 +97,10 @@ def resume(
     """Continue a run that was interrupted, from its newest checkpoint."""
     trackers.check(log or [])
     console = Console(stderr=as_json, quiet=quiet)
-    each = config.load(Run.open(directory).path / "config.toml")
+    stored = Run.open(directory)
+    if not stored.ended():
+        stored.check()
+    each = config.load(directory / "config.toml")
     with (
         interruptible(directory),
         screen(console, each, quiet, as_json) as show,
@@ -134,6 +145,18 @@ def with_method(base: Experiment, name: str) -> Experiment:
     return replace(base, method=config.read(table, f"--beside {name}").method)
 
 
+def start(
+    each: Experiment, path: Path, again: bool, console: Console, show: display.Quiet, record: Callable[[Record], None]
+) -> experiment.Result:
+    """Run it; or ``again``, where it has begun, go on, and where it has ended, say so."""
+    if not again or not (path / "config.toml").is_file():
+        return experiment.run(each, path, watch=show.reply, on_round=record)
+    if (result := experiment.ended(path, each)) is None:
+        return experiment.resume(path, each, watch=show.reply, on_round=record)
+    console.print(f"{path} has ended: there is nothing to continue.", soft_wrap=True, highlight=False)
+    return result
+
+
 def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> display.Quiet:
     """The display that fits where the output goes."""
     kind: type[display.Quiet] = display.Live if console.is_terminal else display.Lines
@@ -150,7 +173,7 @@ def interruptible(directory: Path) -> Iterator[None]:
     except ClientError as error:
         raise ClientError(f"{error}\n  What was done so far is in {directory}; protea resume {directory}") from error
     except KeyboardInterrupt:
-        if directory.exists():
+        if (directory / "config.toml").is_file():
             kept = checkpoint.complete(directory / "checkpoints")
             where = f"after round {int(kept[-1].name)}" if kept else "from the beginning"
             Console(stderr=True).print(

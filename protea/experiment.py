@@ -23,7 +23,7 @@ from protea.data.federate import federate
 from protea.data.federated import Federated
 from protea.data.partition_file import Given
 from protea.engines import Engine, Watch, ignore
-from protea.errors import ConfigError
+from protea.errors import CheckpointError, ConfigError
 from protea.evaluation import Evaluation, Protocol
 from protea.evaluation.protocols import Reported, headline, report
 from protea.federation import Federation
@@ -33,7 +33,7 @@ from protea.record import Record
 from protea.rng import Streams
 from protea.runs import checkpoint
 from protea.runs.alike import differing, flat, shown, under
-from protea.runs.store import Run, fresh
+from protea.runs.store import Run, fresh, named
 from protea.units import in_bytes
 from protea.worker import Worker
 
@@ -129,9 +129,10 @@ def resume(
     A script whose method or data no file can name gives its experiment again.
     """
     directory = Run.open(Path(path))
-    if directory.summary() is not None:
-        raise ConfigError(f"{path} has ended: there is nothing to continue.  Its numbers are in summary.json.")
     with directory.held():
+        if directory.ended():
+            raise ConfigError(f"{path} has ended: there is nothing to continue.  Its numbers are in summary.json.")
+        directory.check()
         start = checkpoint.newest(directory.path / "checkpoints")
         if experiment is None:
             experiment = load(directory.path / "config.toml")
@@ -141,10 +142,24 @@ def resume(
         return _run(experiment, prepare(experiment, given), directory, watch, on_round, start)
 
 
+def ended(path: Path | str, experiment: Experiment) -> Result | None:
+    """What a run of this experiment gave, if it has ended."""
+    directory = Run.open(Path(path))
+    if not directory.ended():
+        return None
+    directory.check()
+    refuse_other(experiment, directory.path / "config.toml")
+    try:
+        records = Record.read(directory.metrics())
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise CheckpointError(f"{directory.metrics_path} cannot be read: {error!r}.") from error
+    return Result(experiment, records, directory.summary() or {}, directory.path)
+
+
 def refuse_other(experiment: Experiment, config: Path) -> None:
     """Raise unless a run's config has these settings.  Where it goes on, and how often it is saved, may differ."""
     given, stored = (flat(table) for table in (to_table(experiment), tomllib.loads(config.read_text("utf-8"))))
-    free = ("device", "checkpoint", "engine.name", "engine.workers")
+    free = ("device", "checkpoint", "engine.name", "engine.workers", "engine.limit", "engine.retries", "engine.memory")
     if other := [name for name in differing([given, stored]) if not under(name, free)]:
         found = ", ".join(f"{name} is {shown(given.get(name))}, {shown(stored.get(name))} there" for name in other[:3])
         raise ConfigError(
@@ -166,25 +181,34 @@ def _run(
         if directory is not None:
             if start is not None:
                 checkpoint.load(start, loop)
-            directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
-            if start is None:
-                recipe.data.save_partition(directory.path / "partition.json")
-                directory.append([recipe.describe()])
+            with directory.writing():
+                directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
+                if start is None:
+                    with named(directory.path / "partition.json"):
+                        recipe.data.save_partition(directory.path / "partition.json")
+                    directory.append([recipe.describe()])
             records = Record.read(directory.metrics())
             loop.recall(records)
         for record in loop.run():
             records.append(record)
             if directory is not None:
-                directory.append(record.lines())
-                if experiment.evaluation.snapshot_due(record.round, experiment.rounds):
-                    directory.keep_snapshot(record.round, to_bytes(halved(loop.look())))
-                if record.round % experiment.checkpoint.every == 0 or record.round == experiment.rounds:
-                    checkpoint.save(directory.path / "checkpoints", loop, experiment.checkpoint.keep)
+                with directory.writing():
+                    _keep(experiment, record, loop, directory)
             on_round(record)
     summary = summarise(experiment, records, recipe.data)
     if directory is not None:
-        directory.finish(summary)
+        with directory.writing():
+            directory.finish(summary)
     return Result(experiment, records, summary, directory.path if directory else None)
+
+
+def _keep(experiment: Experiment, record: Record, loop: Federation, directory: Run) -> None:
+    """Write what happened in the round; the checkpoint last, since it vouches for the rest."""
+    directory.append(record.lines())
+    if experiment.evaluation.snapshot_due(record.round, experiment.rounds):
+        directory.keep_snapshot(record.round, to_bytes(halved(loop.look())))
+    if record.round % experiment.checkpoint.every == 0 or record.round == experiment.rounds:
+        checkpoint.save(directory.path / "checkpoints", loop, experiment.checkpoint.keep)
 
 
 def open_engine(experiment: Experiment, recipe: Recipe) -> Engine:

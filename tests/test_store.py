@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from protea.config import Checkpoint
 from protea.data import Arrays, Given
 from protea.data.sources.spiral import Spiral
 from protea.engines import EngineSettings
-from protea.errors import CheckpointError, ConfigError, DataError
+from protea.errors import CheckpointError, ConfigError, DataError, ProteaError
 from protea.evaluation import Evaluation
 from protea.experiment import resume, run_path
 from protea.methods.fedproto import FedProto
@@ -26,7 +28,7 @@ from protea.methods.fml import FML
 from protea.models import Models
 from protea.record import Cost, Record
 from protea.runs import checkpoint
-from protea.runs.store import Run, fresh
+from protea.runs.store import Run, fresh, write_sealed
 from protea.training import Training
 
 SMALL = Experiment(
@@ -85,7 +87,7 @@ def test_a_run_leaves_what_is_promised_and_nothing_else(finished: protea.Result)
     path = finished.directory
     assert path is not None
     assert sorted(file.name for file in path.iterdir()) == [
-        "checkpoints", "config.toml", "environment.json", "metrics.jsonl", "partition.json", "prototypes",
+        ".lock", "checkpoints", "config.toml", "environment.json", "metrics.jsonl", "partition.json", "prototypes",
         "summary.json",
     ]  # fmt: skip
     assert config.load(path / "config.toml") == SMALL
@@ -127,7 +129,9 @@ def test_another_seed_leaves_other_traces(finished: protea.Result, tmp_path: Pat
     protea.run(replace(SMALL, seed=2, data=replace(SMALL.data, seed=1)), tmp_path / "other")
     mine, others = traces(finished.directory), traces(tmp_path / "other")
     same = {name for name in mine if name in others and mine[name] == others[name]}
-    assert same == {"environment.json", "partition.json"}
+    assert same == {".lock", "partition.json"}
+    told = [json.loads((path / "environment.json").read_text()) for path in (finished.directory, tmp_path / "other")]
+    assert {name for name in told[0] if told[0][name] != told[1][name]} == {"config", "sum"}
 
 
 def test_the_config_alone_runs_it_again_and_so_does_the_partition_it_left(finished: protea.Result, tmp_path: Path):
@@ -158,6 +162,26 @@ def test_a_directory_that_holds_something_is_never_written_to(finished: protea.R
 def test_an_empty_directory_is_used(tmp_path: Path):
     assert Run.create(tmp_path, "rounds = 1\n", {}).path == tmp_path
     assert (tmp_path / "config.toml").read_text() == "rounds = 1\n"
+
+
+def test_what_a_run_left_that_was_killed_before_it_began_is_no_obstacle(finished: protea.Result, tmp_path: Path):
+    for name in (".lock", "environment.json", ".environment.json.partial", ".config.toml.partial"):
+        (tmp_path / name).write_text("half")
+    with pytest.raises(ConfigError, match=r"it has no config\.toml"):
+        resume(tmp_path)
+    protea.run(SMALL, tmp_path)
+    (tmp_path / ".lock").write_text("")
+    assert traces(tmp_path) == traces(finished.directory)
+
+
+def test_two_processes_do_not_make_the_same_run(tmp_path: Path):
+    tmp_path.joinpath("run").mkdir()
+    with (
+        Run(tmp_path / "run").held(),
+        pytest.raises(ConfigError, match=r"run is being written by another process\.  Wait, or stop that one"),
+    ):
+        protea.run(SMALL, tmp_path / "run")
+    assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
 
 
 def test_names_of_runs_say_what_was_run_and_are_never_used_twice(tmp_path: Path):
@@ -247,7 +271,7 @@ def test_clients_that_nobody_met_since_the_checkpoint_keep_their_state(tmp_path:
 
     The checkpoint that they would be loaded from has been replaced by then, in round 6.
     """
-    experiment = replace(SMALL, rounds=9, clients=6, fraction=1 / 3, evaluation=Evaluation(every=99))
+    experiment = replace(SMALL, rounds=9, clients=6, fraction=1 / 3, evaluation=Evaluation(every=99, snapshots=0))
     whole = protea.run(experiment, tmp_path / "whole")
     early = {client for record in whole.records[:4] for client in record.participants}
     soon = {client for record in whole.records[4:6] for client in record.participants}
@@ -373,10 +397,176 @@ def test_a_file_too_few_or_too_many_is_noticed(change: str, broken: Path, tmp_pa
 
 def test_a_checkpoint_of_another_format_is_refused(broken: Path, tmp_path: Path):
     path = shutil.copytree(broken, tmp_path / "run")
-    (path / "checkpoints" / "000002" / "state.json").write_text('{"format": 9, "round": 2, "sum": ""}')
-    with pytest.raises(CheckpointError, match=r"000002 has format 9; this version of Protea reads 2"):
+    write_sealed(path / "checkpoints" / "000002" / "state.json", {"format": 9, "round": 2})
+    with pytest.raises(CheckpointError, match=r"state\.json has format 9; this version of Protea reads 3"):
         resume(path)
 
 
 def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+# Damage of any kind, anywhere
+
+WHOLE_FILE = {
+    "removed": None,
+    "emptied": lambda content, draw: b"",
+    "extended": lambda content, draw: content + draw.randbytes(draw.randint(1, 99)),
+}
+AT_A_BYTE = {
+    "changed": lambda content, at, draw: content[:at] + bytes([content[at] ^ draw.randint(1, 255)]) + content[at + 1 :],
+    "cut": lambda content, at, draw: content[:at],
+    "zeros": lambda content, at, draw: content[:at] + bytes(len(content) - at),  # a disk that lost power
+}
+READ_FIRST = ("config.toml", "environment.json", "000004/state.json")  # small, and everything hangs on them
+
+
+@pytest.fixture(scope="module")
+def early(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted after round 1, before its first checkpoint."""
+    return stopped(tmp_path_factory.mktemp("runs") / "early", 1)
+
+
+@pytest.fixture(scope="module")
+def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was interrupted after round 4, with two checkpoints."""
+    return stopped(tmp_path_factory.mktemp("runs") / "later", 4)
+
+
+def stopped(path: Path, round: int) -> Path:
+    with pytest.raises(Interrupted):
+        protea.run(SMALL, path, on_round=at(round))
+    return path
+
+
+def harms(name: str, content: bytes, draw: random.Random, bytes_: int) -> Iterator[tuple[str, bytes | None]]:
+    """What may become of a file; small ones that are read first, at every byte."""
+    for kind, harm in WHOLE_FILE.items():
+        yield kind, harm(content, draw) if harm else None
+    every = name.endswith(READ_FIRST)
+    for place in range(len(content)) if every else [draw.randrange(len(content)) for _ in range(bytes_)]:
+        for kind in ["changed"] if every and place % 16 else AT_A_BYTE:
+            yield f"{kind} at byte {place}", AT_A_BYTE[kind](content, place, draw)
+
+
+@pytest.mark.parametrize("which", ["early", "later"])
+def test_damage_at_any_byte_is_noticed_or_does_not_matter(which: str, request: pytest.FixtureRequest, tmp_path: Path):
+    """Thousands of times: what resuming finds is as it was written, or an error names the file."""
+    path = shutil.copytree(request.getfixturevalue(which), tmp_path / "run")
+    whole, draw, cases = contents(path), random.Random(which), 0
+    for name, content in whole.items():
+        for kind, harmed in harms(name, content, draw, bytes_=20) if content else ():
+            cases += 1
+            damage(path / name, harmed)
+            try:
+                start = sound(path)
+            except ProteaError as error:
+                assert Path(name).name in str(error), f"{name} {kind}: {error}"
+            else:
+                assert relied_on(path, start, contents(path)) == relied_on(path, start, whole), f"{name} {kind}"
+            for aside in path.glob("checkpoints/damaged-*"):
+                aside.rename(aside.with_name(aside.name.removeprefix("damaged-")))
+            damage(path / name, content)
+    assert contents(path) == whole and cases > (1500 if which == "early" else 3000)
+
+
+def damage(file: Path, harmed: bytes | None) -> None:
+    if harmed is None:
+        file.unlink()
+        return
+    with file.open("r+b" if file.exists() else "wb") as opened:  # in place, which is faster
+        opened.write(harmed)
+        opened.truncate()
+
+
+def sound(path: Path) -> Path | None:
+    """The checkpoint that resuming would go on from; all checks are made."""
+    run = Run.open(path)
+    run.check()
+    with warnings.catch_warnings(action="ignore"):
+        return checkpoint.newest(path / "checkpoints")
+
+
+def relied_on(path: Path, start: Path | None, files: dict[str, bytes]) -> dict[str, object]:
+    """Of the files of a run, all that going on from there depends on, and that is still there in the end."""
+    found: dict[str, object] = {"config.toml": files["config.toml"]}
+    if start is None:
+        return found
+    for name, content in files.items():
+        place, _, last = name.rpartition("/")
+        mine = place == f"checkpoints/{start.name}" and last != "state.json"
+        if mine or (place == "prototypes" and int(Path(last).stem) <= int(start.name)):
+            found[name] = content
+    size = checkpoint.metrics_size(start)
+    return found | {"partition.json": files["partition.json"], "metrics.jsonl": files["metrics.jsonl"][:size]}
+
+
+@pytest.mark.parametrize("which", ["early", "later"])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_damaged_run_is_refused_or_comes_to_the_same_end(
+    which: str, seed: int, request: pytest.FixtureRequest, finished: protea.Result, tmp_path: Path
+):
+    path = shutil.copytree(request.getfixturevalue(which), tmp_path / "run")
+    draw = random.Random(f"{which} {seed}")
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
+    file = files[seed % len(files)] if which == "early" else draw.choice(files)
+    kind, harmed = draw.choice(list(harms(file.name, file.read_bytes(), draw, bytes_=3)))
+    damage(file, harmed)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            resume(path)
+    except ProteaError as error:
+        assert file.name in str(error), f"{file} {kind}"
+    else:
+        for aside in path.glob("checkpoints/damaged-*"):
+            shutil.rmtree(aside)
+        assert traces(path) == traces(finished.directory), f"{file} {kind}"
+
+
+def test_damage_done_while_a_run_goes_on_is_not_vouched_for(tmp_path: Path):
+    """Of a client that nobody met since the run was resumed, the next checkpoint takes over the file."""
+    experiment = replace(SMALL, clients=6, fraction=1 / 3, evaluation=Evaluation(every=99, snapshots=0), rounds=9)
+    path = tmp_path / "run"
+
+    def harm(record: Record) -> None:
+        if record.round == 3:
+            content = carried.read_bytes()
+            carried.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        if record.round == 4:
+            raise Interrupted
+
+    records = protea.run(experiment).records
+    first, second = ({c for r in records[n : n + 2] for c in r.participants} for n in (0, 2))
+    carried = path / "checkpoints" / "000002" / f"client-{min(first - second):03d}.safetensors"
+    with pytest.raises(Interrupted):
+        protea.run(experiment, path, on_round=at(2))
+    with pytest.raises(Interrupted):
+        resume(path, on_round=harm)
+    assert (path / "checkpoints" / "000004" / carried.name).is_file()
+    with pytest.raises(CheckpointError, match=rf"000004.{carried.name} is not as it was .*\n  No other checkpoint"):
+        resume(path)
+
+
+def test_a_summary_that_cannot_be_written_or_read_is_named_and_made_again(finished: protea.Result, tmp_path: Path):
+    path = tmp_path / "run"
+    obstacle = path / ".summary.json.partial"
+
+    def hinder(record: Record) -> None:
+        if record.round == 5:
+            obstacle.mkdir()
+
+    with pytest.raises(
+        CheckpointError, match=r"(?s)summary\.json cannot be written: Is a dir.*then: protea resume .*run$"
+    ):
+        protea.run(SMALL, path, on_round=hinder)
+    obstacle.rmdir()
+    resume(path)
+    assert traces(path) == traces(finished.directory)
+    (path / "summary.json").write_text('{"acc')
+    with pytest.raises(
+        CheckpointError, match=r"summary\.json cannot be read: .*Delete it; protea resume .*run makes it"
+    ):
+        resume(path)
+    (path / "summary.json").unlink()
+    resume(path)
+    assert traces(path) == traces(finished.directory)

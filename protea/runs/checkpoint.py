@@ -1,68 +1,72 @@
 """Checkpoints: the state of server and clients after a round, complete once ``state.json`` is in place.
 
 ``state.json`` has a checksum of every file of the checkpoint, of the run's settings and
-split, of the metrics up to that round, and of itself.  What does not agree is not used.
+split, of the metrics and prototypes up to that round, and of itself.  What does not agree is not used.
+What was vouched for once is not looked at again: damage done meanwhile would be vouched for too.
 
 No state of random generators is needed: every draw is a function of seed and name.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from protea.errors import CheckpointError
 from protea.federation import Federation
-from protea.runs.store import write_text
+from protea.runs.store import Run, Sum, fresh, read_sealed, sync, write_sealed
 from protea.state import carry_clients, load_server, save_server
 
-FORMAT = 2
-RUN = ("config.toml", "partition.json", "metrics.jsonl")  # files of the run that a checkpoint vouches for
-
-
-@dataclass(frozen=True)
-class Sum:
-    """The size of a file, or of its beginning, and a checksum of that."""
-
-    bytes: int
-    blake2b: str
-
-    @classmethod
-    def of(cls, path: Path, size: int | None = None) -> Sum:
-        digest, count = hashlib.blake2b(digest_size=16), 0
-        with path.open("rb") as file:
-            while block := file.read(1 << 20 if size is None else min(1 << 20, size - count)):
-                digest.update(block)
-                count += len(block)
-        return cls(count, digest.hexdigest())
+FORMAT = 3
+METRICS = "metrics.jsonl"  # the one file that grows
 
 
 def save(folder: Path, loop: Federation, keep: int = 2) -> Path:
     """Write ``folder/000040`` and drop all but the newest ``keep``."""
-    server, before = loop.server, complete(folder)
+    server, earlier = loop.server, complete(folder)
     path = folder / f"{server.round:06d}"
     shutil.rmtree(path, ignore_errors=True)  # a save that was interrupted
     path.mkdir(parents=True)
     save_server(server, path)
     loop.engine.save(path)
-    if before and before[-1] != path:
-        carry_clients(before[-1], path)
-    state = {
-        "format": FORMAT,
-        "round": server.round,
-        "files": {file.name: asdict(Sum.of(file)) for file in sorted(path.iterdir())},
-        "run": {name: asdict(Sum.of(folder.parent / name)) for name in RUN if (folder.parent / name).is_file()},
-    }
-    write_text(path / "state.json", json.dumps({**state, "sum": seal(state)}, indent=2) + "\n")
-    for old in complete(folder)[:-keep]:
-        shutil.rmtree(old)
+    files, known = sums(path, path.iterdir()), dict[str, Any]()
+    if earlier and earlier[-1] != path:
+        before = read(earlier[-1])
+        carry_clients(earlier[-1], path)
+        files = dict(sorted((before["files"] | files).items()))
+        known = {name: each for name, each in before["run"].items() if name != METRICS}
+    run = known | sums(folder.parent, vouched(folder.parent, known))
+    sync(path)
+    write_sealed(path / "state.json", {"format": FORMAT, "round": server.round, "files": files, "run": run})
+    sync(path)
+    sync(folder)
+    clear(folder, keep)
     return path
+
+
+def sums(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
+    """By name below the folder."""
+    return {file.relative_to(folder).as_posix(): asdict(Sum.of(file)) for file in sorted(files)}
+
+
+def vouched(run: Path, known: Container[str]) -> list[Path]:
+    """Files of the run that a checkpoint vouches for, but for those that are known."""
+    snapshots = [path.relative_to(run).as_posix() for path in Run(run).snapshots().values()]
+    names = ["config.toml", "partition.json", METRICS, *snapshots]
+    return [run / name for name in names if name not in known and (run / name).is_file()]
+
+
+def clear(folder: Path, keep: int) -> None:
+    """Drop all but the newest ``keep``, and what was left of others that were half written or half dropped."""
+    kept = complete(folder)[-keep:]
+    for path in folder.glob("[0-9]*"):
+        if path not in kept:
+            (path / "state.json").unlink(missing_ok=True)  # first, or half a checkpoint would pass for one
+            shutil.rmtree(path)
 
 
 def newest(folder: Path) -> Path | None:
@@ -79,7 +83,7 @@ def newest(folder: Path) -> Path | None:
             continue
         for bad, why in damaged:
             warnings.warn(f"{why}  Going on from {path.name}.", stacklevel=3)
-            bad.rename(bad.with_name(f"damaged-{bad.name}"))
+            bad.rename(fresh(folder, f"damaged-{bad.name}"))
         return path
     if damaged:
         raise CheckpointError(
@@ -98,7 +102,7 @@ def load(path: Path, loop: Federation) -> None:
 
 def metrics_size(path: Path) -> int:
     """How many bytes of the run's metrics belong to the checkpoint."""
-    return int(read(path)["run"]["metrics.jsonl"]["bytes"])
+    return int(read(path)["run"][METRICS]["bytes"])
 
 
 def verify(path: Path) -> None:
@@ -107,37 +111,30 @@ def verify(path: Path) -> None:
     if (there := {file.name for file in path.iterdir()} - {"state.json"}) != state["files"].keys():
         odd = sorted(there ^ state["files"].keys())[0]
         raise CheckpointError(f"{path} is damaged: {odd} is {'not expected' if odd in there else 'missing'}.")
-    for name, expected in [*state["files"].items(), *state["run"].items()]:
-        file = path / name if name in state["files"] else path.parents[1] / name
-        size = expected["bytes"] if name == "metrics.jsonl" else None  # which has grown since
+    expected = {path / name: value for name, value in state["files"].items()}
+    expected |= {path.parents[1] / name: value for name, value in state["run"].items()}
+    for file, known in expected.items():
+        size = known["bytes"] if file.name == METRICS else None
         try:
             found = asdict(Sum.of(file, size))
         except OSError as error:
             raise CheckpointError(f"{file} cannot be read: {error.strerror}.") from error
-        if found != expected:
+        if found != known:
             raise CheckpointError(
                 f"{file} is not as it was when {path.name} was written ({found['bytes']} bytes, "
-                f"{expected['bytes']} expected)."
+                f"{known['bytes']} expected)."
             )
 
 
 def read(path: Path) -> dict[str, Any]:
     """The checked content of ``state.json``."""
     file = path / "state.json"
-    try:
-        state = json.loads(file.read_text(encoding="utf-8"))
-        known = state.pop("sum")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error!r}.") from error
+    state = read_sealed(file)
     if state.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {state.get('format')}; this version of Protea reads {FORMAT}.")
-    if known != seal(state) or f"{state['round']:06d}" != path.name:
-        raise CheckpointError(f"{file} is damaged: it does not agree with its checksum.")
-    return dict(state)
-
-
-def seal(state: dict[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(state, sort_keys=True).encode(), digest_size=16).hexdigest()
+        raise CheckpointError(f"{file} has format {state.get('format')}; this version of Protea reads {FORMAT}.")
+    if f"{state['round']:06d}" != path.name:
+        raise CheckpointError(f"{file} is of round {state['round']}, as its folder is not.")
+    return state
 
 
 def complete(folder: Path) -> Sequence[Path]:

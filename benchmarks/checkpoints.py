@@ -1,0 +1,53 @@
+"""What a checkpoint costs, beside the round of training before it.
+
+    python benchmarks/checkpoints.py [rounds] [engine]
+
+Every round is followed by a checkpoint, so that both are measured in turns: their ratio depends on the load of the
+machine much less than the seconds do.  With ``checkpoint.every = n`` the cost per round is that ratio by n.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from protea import config
+from protea.config import Experiment
+from protea.engines import EngineSettings
+from protea.experiment import federation, open_engine, prepare
+from protea.runs import checkpoint
+
+FAMILIES = ("tiny5", "resnet4", "resnet8", "resnet18")  # smallest first
+EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.toml"
+
+
+def main(rounds: str = "5", engine: str = "inline") -> None:
+    base = replace(config.load(EXAMPLE, ["training.lr=0.001"]), rounds=int(rounds), engine=EngineSettings(engine))
+    print(f"{'models':<10}{'MB':>8}{'round s':>10}{'checkpoint s':>14}{'ratio':>9}")
+    for family in FAMILIES:
+        experiment = replace(base, models=replace(base.models, family=family))
+        size, trained, saved = measure(experiment)
+        print(f"{family:<10}{size / 1e6:>8.1f}{trained:>10.3f}{saved:>14.3f}{saved / trained:>8.1%}", flush=True)
+
+
+def measure(experiment: Experiment) -> tuple[int, float, float]:
+    """Bytes of a checkpoint; median seconds of a round and of writing one."""
+    recipe, trained, saved = prepare(experiment), list[float](), list[float]()
+    with tempfile.TemporaryDirectory() as folder, closing(open_engine(experiment, recipe)) as engine:
+        loop = federation(experiment, recipe, engine)
+        for record in loop.run():
+            trained.append(sum(record.cost.values()))
+            started = time.perf_counter()
+            path = checkpoint.save(Path(folder) / "checkpoints", loop, experiment.checkpoint.keep)
+            saved.append(time.perf_counter() - started)
+        size = sum(file.stat().st_size for file in path.iterdir())
+    return size, median(trained[1:]), median(saved[1:])  # the first round builds the clients
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
