@@ -192,7 +192,7 @@ def some(names: Iterable[str]) -> str:
     """The first few names, for a message."""
     known = sorted(names)
     more = f" and {len(known) - 3} more" if len(known) > 3 else ""
-    return ", ".join(shortened(repr(name)) for name in known[:3]) + more
+    return ", ".join(shortened(name if name.isprintable() and name else repr(name)) for name in known[:3]) + more
 
 
 def shortened(text: str) -> str:
