@@ -180,6 +180,7 @@ def refuse_malformed(named: Named) -> None:
 
 def refuse_large(named: Named, norm: float) -> None:
     """Raise :class:`PayloadError` if a row (along the last axis) of floats is longer than ``norm``."""
+    refuse_malformed(named)  # there are floats whose norm torch cannot tell
     for name, tensor in named.items():
         if tensor.is_floating_point() and tensor.numel():
             rows = tensor if tensor.ndim else tensor.reshape(1)
@@ -194,7 +195,7 @@ def some(names: Iterable[str]) -> str:
     """The first few names, for a message."""
     known = sorted(names)
     more = f" and {len(known) - 3} more" if len(known) > 3 else ""
-    return ", ".join(shortened(repr(name)) for name in known[:3]) + more
+    return ", ".join(shortened(name if name.isprintable() and name else repr(name)) for name in known[:3]) + more
 
 
 def shortened(text: str) -> str:

@@ -284,7 +284,12 @@ def test_large_rows_are_refused_in_any_precision(tensor: Tensor) -> None:
 
 
 def test_a_norm_beyond_float32_is_still_a_number() -> None:
-    refuse_large({"x": torch.tensor([3e38, 3e38]), "none": torch.empty(1 << 40, 0)}, 4.3e38)
+    refuse_large({"x": torch.tensor([3e38, 3e38]), "none": torch.empty(1 << 20, 0)}, 4.3e38)
+
+
+def test_floats_that_have_no_norm_are_refused() -> None:
+    with pytest.raises(PayloadError, match="float8_e4m3fn, which does not travel"):
+        refuse_large({"x": torch.ones(2).to(torch.float8_e4m3fn)}, 10.0)
 
 
 def test_tensors_without_a_name_are_refused() -> None:
