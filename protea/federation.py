@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from protea.data.samples import Samples
 from protea.engines import Engine, Job, Reply, Task, Watch, ignore
 from protea.errors import ClientError, PayloadError, ProteaError
 from protea.evaluation import Evaluation
-from protea.evaluation.examine import serve
+from protea.evaluation.examine import Snapshot, serve
 from protea.evaluation.judge import Judged, Together, finite
 from protea.faults import Absence, Faults, Limits, Strikes
 from protea.method import Method, Upload
@@ -100,7 +101,7 @@ class Federation:
             yield Record(
                 round=server.round,
                 participants=chosen,
-                loss=_mean([r.metrics["loss"] for r in replies if "loss" in r.metrics]),
+                loss=_mean([r.metrics["loss"] for r in replies if "loss" in r.metrics and r.client not in failures]),
                 test=judged.scores("test"),
                 validation=judged.scores("validation"),
                 classes=judged.by_class(),
@@ -133,6 +134,11 @@ class Federation:
         all_there = self.evaluation.clients == "all"
         clients = range(self.clients) if all_there else choose(self.clients, self.fraction, server)
         for reply in self._ask(self._jobs("look", clients), ignore):
+            try:
+                if reply.error is None and (shown := unpack(Snapshot, reply.up)) is not None:
+                    shown.check(server.classes, server.dim)
+            except PayloadError:
+                continue  # a picture without it is better than none
             first = reply.client == clients[0]
             parts = {name: t for name, t in reply.up.items() if first or name.startswith("prototypes")}
             found |= {f"{reply.client}.{name}": tensor for name, tensor in parts.items()}
@@ -195,6 +201,8 @@ class Federation:
             raise PayloadError(f"nothing arrived, {self.method.up.__name__} was expected.")
         if reply.samples < 1:
             raise PayloadError(f"{reply.samples} samples were reported; at least one is needed.")
+        if not all(math.isfinite(value) for value in reply.metrics.values()):
+            raise PayloadError(f"its loss is not finite: {reply.metrics}.")
         self.method.check(self.server, payload)
         return payload
 
@@ -240,7 +248,7 @@ class Federation:
         """One line for each client that took part or was judged."""
         found: dict[int, dict[str, Any]] = {
             job.client: {
-                "loss": reply.metrics.get("loss"),
+                "loss": None if (loss := reply.metrics.get("loss")) is None else finite(loss),
                 "up": nbytes(reply.up),
                 "down": nbytes(job.down),
                 "total_up": self.traffic.up[job.client],

@@ -90,6 +90,8 @@ class Worker:
         client = self.client(job.client)
         client.begin(job.round, self.rng.at("client", job.client, "round", job.round))
         down = unpack(self.method.down, {name: t.to(client.device) for name, t in job.down.items()})
+        if down is not None:
+            down.check(client.classes, client.dim)
         with client.rng.default(job.task):
             if job.task == "evaluate":
                 return Reply(job.client, job.round, pack(examine(self.method, client, down, self.local_prototypes)))

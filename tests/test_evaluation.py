@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
 from protea.errors import ClientError, PayloadError
 from protea.evaluation import Evaluation, Protocol
-from protea.evaluation.examine import Examination, around
+from protea.evaluation.examine import Examination, Space, around
 from protea.evaluation.judge import Judged, Score, Shared, Together
 from protea.evaluation.protocols import headline, report
 from protea.evaluation.tally import Tally, probabilities
@@ -305,3 +306,43 @@ def test_features_are_computed_once_for_a_state_of_the_model():
         parameter.data.mul_(1.5)  # which torch does not count as a change
     assert torch.equal(client.features()[0], client.outputs(client.model.features)[0])
     assert torch.equal(client.prototypes().vectors, Prototypes.of(*client.features(), client.classes).vectors)
+
+
+# Replies that no honest client sends
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"space": Space(torch.zeros(3), torch.ones(()), torch.ones(()))}, "Margins and spreads of shapes"),
+        ({"space": Space(torch.zeros(toy.CLASSES), torch.ones(2), torch.ones(()))}, "Margins and spreads of shapes"),
+        ({"samples": torch.zeros(toy.CLASSES).long(), "hits": torch.zeros(toy.CLASSES).long()}, "of no samples"),
+        ({"samples": torch.full((toy.CLASSES,), 2**62)}, "of no samples, or of more than"),
+        ({"certain": torch.ones(3, 15, dtype=torch.bool)}, r"certainties are not \(3, 15\)"),
+    ],
+)
+def test_an_examination_that_cannot_be_is_refused(changed: dict[str, Any], complaint: str) -> None:
+    space = changed.pop("space", None)
+    honest = Tally.of(F.one_hot(torch.arange(toy.CLASSES)).float(), torch.arange(toy.CLASSES))
+    judged = Judged(toy.CLASSES, toy.DIM)
+    judged.take(Reply(0, 1, pack(Examination({"test/method": honest}))))
+    with pytest.raises(PayloadError, match=complaint):
+        judged.take(Reply(1, 1, pack(Examination({"test/method": replace(honest, **changed)}, space))))
+    assert judged.scores("test")["method"].weighted == 1.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "chances"),
+    [
+        ("head", torch.ones(2, 3, dtype=torch.bool)),
+        ("head", torch.ones(2, 3, dtype=torch.complex64)),
+        ("head", torch.full((2, 3), torch.nan)),
+        ("head", torch.full((2, 3), 1e30)),
+        ("guess", torch.full((2, 3), 1 / 3)),
+    ],
+)
+def test_answers_on_the_shared_test_set_that_cannot_be_are_refused(rule: str, chances: torch.Tensor) -> None:
+    together = Together(torch.tensor([0, 1]), 3)
+    with pytest.raises(PayloadError, match="answers on the shared test set by"):
+        together.take(Reply(0, 1, {rule: chances}))
+    assert together.scores() == {}

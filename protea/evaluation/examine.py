@@ -32,6 +32,12 @@ class Space(Payload):
     inter: Tensor  # mean distance of two prototypes
     intra: Tensor  # mean distance of test samples to the prototype of their class
 
+    def check(self, classes: int, dim: int) -> None:
+        super().check(classes, dim)
+        shapes = [tuple(tensor.shape) for tensor in (self.margins, self.inter, self.intra)]
+        if shapes != [(classes,), (), ()] or any(t.dtype != torch.float32 for t in self.flat().values()):
+            raise PayloadError(f"Margins and spreads of shapes {shapes} arrived, not of {classes} classes in float32.")
+
 
 @dataclass(frozen=True)
 class Snapshot(Payload):
@@ -40,6 +46,16 @@ class Snapshot(Payload):
     prototypes: Prototypes
     features: Tensor  # (samples, dim)
     labels: Tensor
+
+    def check(self, classes: int, dim: int) -> None:
+        super().check(classes, dim)
+        count = len(self.labels) if self.labels.ndim == 1 else -1
+        if self.features.shape != (count, dim) or self.features.dtype != torch.float32 or count > SHOWN:
+            raise PayloadError(f"Features of shape {tuple(self.features.shape)} arrived, for {count} labels.")
+        if self.labels.dtype != torch.int64 or (
+            count and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < classes
+        ):
+            raise PayloadError(f"Labels arrived that are not of {classes} classes.")
 
 
 @dataclass(frozen=True)

@@ -156,13 +156,15 @@ class Together:
     def take(self, reply: Reply) -> None:
         expected = (len(self.labels), self.classes)
         for rule, chances in reply.up.items():
+            if rule not in NAMES or chances.dtype != torch.float32:
+                raise PayloadError(f"answers on the shared test set by {rule!r} in {chances.dtype} were not expected.")
             if tuple(chances.shape) != expected:
                 raise PayloadError(
                     f"{tuple(chances.shape)} answers on the shared test set by {rule!r}, expected are {expected} "
                     f"probabilities."
                 )
-            if not torch.isfinite(chances).all():
-                raise PayloadError(f"answers on the shared test set by {rule!r} are not finite.")
+            if not ((chances >= 0) & (chances <= 1 + 1e-4)).all():  # nor is nan
+                raise PayloadError(f"answers on the shared test set by {rule!r} are not probabilities.")
         for rule, chances in reply.up.items():
             self.chances[rule] = self.chances[rule] + chances if rule in self.chances else chances
         self.alone[reply.client] = {rule: self._accuracy(chances) for rule, chances in sorted(reply.up.items())}

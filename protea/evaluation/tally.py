@@ -12,6 +12,7 @@ from protea.errors import PayloadError
 from protea.payload import Payload
 
 BINS = 15  # of certainty, for the calibration error
+MOST = 10**12  # samples of a client; more cannot be, and sums of them would not be whole numbers
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,12 @@ class Tally(Payload):
     def check(self, classes: int, dim: int) -> None:
         super().check(classes, dim)
         counts = (self.samples, self.hits, self.answers)
-        if any(t.shape != (classes,) or t.dtype != torch.int64 for t in counts) or self.certain.shape != (3, BINS):
+        if any(t.shape != (classes,) or t.dtype != torch.int64 for t in counts):
             raise PayloadError(f"A tally arrived that is not one of {classes} classes.")
+        if self.certain.shape != (3, BINS) or self.certain.dtype != torch.float64:
+            raise PayloadError(f"A tally arrived whose certainties are not (3, {BINS}) numbers of float64.")
+        if not 0 < sum(self.samples.tolist()) <= MOST or max(self.answers.tolist()) > MOST or self.certain.max() > MOST:
+            raise PayloadError(f"A tally arrived of no samples, or of more than {MOST:,}.")
         if any((t < 0).any() for t in (*counts, self.certain)) or (self.hits > torch.minimum(*counts[::2])).any():
             raise PayloadError("A tally arrived with counts below zero, or with more hits than samples or answers.")
 
