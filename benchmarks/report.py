@@ -1,0 +1,49 @@
+"""How large the report of a long run is, and how long a browser takes to open it.
+
+    python benchmarks/report.py [RUN]
+
+Without a run, one of 100 rounds and 20 clients on the digits is made first.  Needs Chromium and selenium (extra dev).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+import protea
+from protea import config
+from protea.commands.report import write_report
+from protea.display import size
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.toml"
+LOADED = "return performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
+
+
+def main(given: str | None = None) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(given) if given else Path(folder) / "run"
+        if not given:
+            protea.run(config.load(EXAMPLE, ["rounds=100", "clients=20", "models.dim=512"]), run)
+        page = Path(folder) / "report.html"
+        write_report(Console(quiet=True), [run], page)
+        options = webdriver.ChromeOptions()
+        for word in ("headless=new", "no-sandbox", f"user-data-dir={folder}/browser"):
+            options.add_argument(f"--{word}")
+        browser = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+        seconds = []
+        for _ in range(5):
+            browser.get(page.as_uri())
+            seconds.append(float(browser.execute_script(LOADED)))
+        browser.quit()
+        print(f"{size(page.stat().st_size)}; loaded in {median(seconds):.2f} s (median of 5)")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
