@@ -4,6 +4,10 @@
 
 Every round is followed by a checkpoint, so that both are measured in turns: their ratio depends on the load of the
 machine much less than the seconds do.  With ``checkpoint.every = n`` the cost per round is that ratio by n.
+
+Measured on two busy cores, ten clients, digits: in one process 6 % of a round (tiny5, 1.6 MB), 11 % (resnet4, 3.2 MB),
+10 % (resnet8, 49 MB), 12 % (resnet18, 447 MB); in two processes 5, 4, 7 and 14 %.  So with the default, every 10
+rounds, about 1 %.
 """
 
 from __future__ import annotations

@@ -182,6 +182,7 @@ def _run(
             if start is not None:
                 checkpoint.load(start, loop)
             with directory.writing():
+                checkpoint.clear(directory.path / "checkpoints", experiment.checkpoint.keep)
                 directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
                 if start is None:
                     with named(directory.path / "partition.json"):

@@ -29,7 +29,8 @@ def save(folder: Path, loop: Federation, keep: int = 2) -> Path:
     """Write ``folder/000040`` and drop all but the newest ``keep``."""
     server, earlier = loop.server, complete(folder)
     path = folder / f"{server.round:06d}"
-    shutil.rmtree(path, ignore_errors=True)  # a save that was interrupted
+    if path.exists():
+        shutil.rmtree(path)  # a save that was interrupted
     path.mkdir(parents=True)
     save_server(server, path)
     loop.engine.save(path)
