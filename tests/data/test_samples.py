@@ -45,7 +45,7 @@ def test_floats_are_kept_only_within_the_budget() -> None:
         samples.batch(torch.tensor([0]))
     assert within.kept is not None and beyond.kept is None
     within.release()
-    assert within._kept is None
+    assert within.kept is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
