@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -270,6 +271,7 @@ def summarise(experiment: Experiment, records: list[Record], data: Federated) ->
         "bytes_up": records[-1].total_up if records else 0,
         "bytes_down": records[-1].total_down if records else 0,
         "failures": sum(len(record.failures) for record in records),
+        "refused": dict(Counter(client for record in records for client in record.refused)),  # times, by client
         "warnings": health.warnings(records, majority, data.dataset.names),
         "cost": {
             "seconds": sum(sum(record.cost.seconds.values()) for record in records),

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any, Literal
 
 import torch
@@ -85,8 +84,9 @@ class Federation:
             with clock("train"):
                 jobs = self._jobs("train", asked)
                 replies = self._ask(jobs)
+                answers = by_client(replies)
             with clock("server"), self._on_server("aggregate"):
-                uploads = self._accept(jobs, replies, absent, failures, refused)
+                uploads = self._accept(jobs, answers, absent, failures, refused)
                 if uploads:
                     method.aggregate(server, uploads)
                     refuse_infinite(server)
@@ -96,8 +96,10 @@ class Federation:
                 with clock("evaluate"):
                     self._evaluate(chosen, judged, failures)
 
-            for job, reply in zip(jobs, replies, strict=True):
-                self.traffic.add(job.client, nbytes(reply.up), nbytes(job.down))
+            for job in jobs:
+                self.traffic.add(job.client, 0, nbytes(job.down))
+            for reply in replies:
+                self.traffic.add(reply.client, nbytes(reply.up), 0)
             yield Record(
                 round=server.round,
                 participants=chosen,
@@ -117,7 +119,7 @@ class Federation:
                 refused=refused,
                 absent={client: str(why) for client, why in absent.items()},
                 cost=Cost(clock.seconds, self.memory),
-                clients=self._clients(jobs, replies, judged),
+                clients=self._clients(jobs, answers, judged),
             )
 
     @property
@@ -156,29 +158,24 @@ class Federation:
     def _accept(
         self,
         jobs: Sequence[Job],
-        replies: Sequence[Reply],
+        answers: Mapping[int, Sequence[Reply]],
         absent: Mapping[int, Absence],
         failures: dict[int, str],
         refused: list[int],
     ) -> list[Upload[Any]]:
         """Uploads that are as declared; ``failures`` gets to know why the others are not used."""
-        asked, answered = [(job.client, job.round) for job in jobs], [(reply.client, reply.round) for reply in replies]
-        if answered != asked:
-            odd = next(pair for pair in zip_longest(asked, answered) if pair[0] != pair[1])
-            raise PayloadError(f"Replies do not fit the jobs: of (client, round) {odd[0]} was asked, {odd[1]} arrived.")
         uploads = []
-        for reply in replies:
+        for job in jobs:
             try:
-                if reply.error is not None:
-                    raise ClientError(reply.error)
+                reply = the_one_to(job, answers.get(job.client, []))
                 payload = self._checked(reply)
-                if reply.client not in absent:
-                    uploads.append(Upload(reply.client, payload, reply.samples))
+                if job.client not in absent:
+                    uploads.append(Upload(job.client, payload, reply.samples))
             except PayloadError as error:
-                failures[reply.client] = f"client {reply.client}, round {self.server.round}: {error}"
-                refused.append(reply.client)
+                failures[job.client] = f"client {job.client}, round {job.round}: {error}"
+                refused.append(job.client)
             except ClientError as error:
-                failures[reply.client] = str(error)
+                failures[job.client] = str(error)
         if failures and self.failures == "stop":
             raise ClientError(next(iter(failures.values())))
         if len(uploads) < self.min_replies:
@@ -244,18 +241,21 @@ class Federation:
                     raise ClientError(why) from error
                 failures.setdefault(reply.client, why)
 
-    def _clients(self, jobs: Sequence[Job], replies: Sequence[Reply], judged: Judged) -> list[dict[str, Any]]:
+    def _clients(
+        self, jobs: Sequence[Job], answers: Mapping[int, Sequence[Reply]], judged: Judged
+    ) -> list[dict[str, Any]]:
         """One line for each client that took part or was judged."""
-        found: dict[int, dict[str, Any]] = {
-            job.client: {
-                "loss": None if (loss := reply.metrics.get("loss")) is None else finite(loss),
-                "up": nbytes(reply.up),
+        found: dict[int, dict[str, Any]] = {}
+        for job in jobs:
+            own = answers.get(job.client, [])
+            losses = [finite(reply.metrics["loss"]) for reply in own if "loss" in reply.metrics]
+            found[job.client] = {
+                "loss": losses[0] if losses else None,
+                "up": sum(nbytes(reply.up) for reply in own),
                 "down": nbytes(job.down),
                 "total_up": self.traffic.up[job.client],
                 "total_down": self.traffic.down[job.client],
             }
-            for job, reply in zip(jobs, replies, strict=True)
-        }
         for client, numbers in judged.clients().items():
             found.setdefault(client, {}).update(numbers)
         return [{"client": client, **numbers} for client, numbers in sorted(found.items())]
@@ -288,6 +288,26 @@ def refuse_infinite(server: Server) -> None:
                 f"server, round {server.round}: {name.rstrip('/')} holds nan or inf after aggregate.  What was sent "
                 f"has grown too large, or a learning rate of the method's server step is too high."
             )
+
+
+def by_client(replies: Sequence[Reply]) -> dict[int, list[Reply]]:
+    found: dict[int, list[Reply]] = {}
+    for reply in replies:
+        found.setdefault(reply.client, []).append(reply)
+    return found
+
+
+def the_one_to(job: Job, own: Sequence[Reply]) -> Reply:
+    """The client's reply to a job, if there is one, only one, and it is of that round."""
+    if not own:
+        raise ClientError(f"client {job.client}, round {job.round}: it did not answer.")
+    if len(own) > 1:
+        raise PayloadError(f"{len(own)} replies arrived to one job.")
+    if own[0].round != job.round:
+        raise PayloadError(f"its reply is of round {own[0].round}.")
+    if own[0].error is not None:
+        raise ClientError(own[0].error)
+    return own[0]
 
 
 class Clock:
