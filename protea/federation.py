@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,17 +13,17 @@ import torch
 
 from protea.data.samples import Samples
 from protea.engines import Engine, Job, Reply, Task, Watch, ignore
-from protea.errors import ClientError, PayloadError, ProteaError
+from protea.errors import ClientError, PayloadError
 from protea.evaluation import Evaluation
 from protea.evaluation.examine import Snapshot, serve
 from protea.evaluation.judge import Judged, Together, finite
 from protea.faults import Absence, Faults, Limits, Strikes
-from protea.method import Method, Upload
-from protea.payload import Named, nbytes, pack, refuse_large, unpack
+from protea.gate import Accepted, accept, by_client, refuse_infinite
+from protea.method import Method
+from protea.payload import Named, nbytes, pack, unpack
 from protea.record import Cost, Record, Traffic
 from protea.server import Server
 from protea.shelf import peak_memory
-from protea.units import in_bytes
 from protea.worker import threads
 
 _IS: dict[Absence, str] = {"dropped out": "dropped out", "late": "was late", "quarantined": "is in quarantine"}
@@ -72,7 +71,7 @@ class Federation:
         self.start()
         while server.round < self.rounds:
             server.round += 1
-            clock, failures, refused = Clock(), dict[int, str](), list[int]()
+            clock, failures = Clock(), dict[int, str]()
             chosen = choose(self.clients, self.fraction, server)
             absent = self._absent(chosen)
             asked = [client for client in chosen if absent.get(client) in (None, "late")]
@@ -86,11 +85,13 @@ class Federation:
                 replies = self._ask(jobs)
                 answers = by_client(replies)
             with clock("server"), self._on_server("aggregate"):
-                uploads = self._accept(jobs, answers, absent, failures, refused)
-                if uploads:
-                    method.aggregate(server, uploads)
+                found = accept(method, server, self.limits, jobs, answers, absent)
+                self._enough(found, absent)
+                if found.uploads:
+                    method.aggregate(server, found.uploads)
                     refuse_infinite(server)
-            self.strikes.add([client for client in chosen if client not in absent], refused)
+            failures |= found.failures
+            self.strikes.add([client for client in chosen if client not in absent], found.refused)
 
             if self.evaluation.when == "after":
                 with clock("evaluate"):
@@ -116,7 +117,7 @@ class Federation:
                 total_up=self.traffic.up.total(),
                 total_down=self.traffic.down.total(),
                 failures=failures,
-                refused=refused,
+                refused=found.refused,
                 absent={client: str(why) for client, why in absent.items()},
                 cost=Cost(clock.seconds, self.memory),
                 clients=self._clients(jobs, answers, judged),
@@ -155,53 +156,16 @@ class Federation:
         away = self.faults.draw(chosen, self.clients, self.server.rng.at("round", self.server.round))
         return away | {client: "quarantined" for client in chosen if self.strikes.out(client)}
 
-    def _accept(
-        self,
-        jobs: Sequence[Job],
-        answers: Mapping[int, Sequence[Reply]],
-        absent: Mapping[int, Absence],
-        failures: dict[int, str],
-        refused: list[int],
-    ) -> list[Upload[Any]]:
-        """Uploads that are as declared; ``failures`` gets to know why the others are not used."""
-        uploads = []
-        for job in jobs:
-            try:
-                reply = the_one_to(job, answers.get(job.client, []))
-                payload = self._checked(reply)
-                if job.client not in absent:
-                    uploads.append(Upload(job.client, payload, reply.samples))
-            except PayloadError as error:
-                failures[job.client] = f"client {job.client}, round {job.round}: {error}"
-                refused.append(job.client)
-            except ClientError as error:
-                failures[job.client] = str(error)
-        if failures and self.failures == "stop":
-            raise ClientError(next(iter(failures.values())))
-        if len(uploads) < self.min_replies:
-            reasons = [*failures.values(), *(f"client {client} {_IS[why]}." for client, why in absent.items())]
+    def _enough(self, found: Accepted, absent: Mapping[int, Absence]) -> None:
+        """Raise where failures are not put up with, or too few replies are left."""
+        if found.failures and self.failures == "stop":
+            raise ClientError(next(iter(found.failures.values())))
+        if len(found.uploads) < self.min_replies:
+            reasons = [*found.failures.values(), *(f"client {client} {_IS[why]}." for client, why in absent.items())]
             raise ClientError(
-                f"round {self.server.round}: {len(uploads)} usable replies came, {self.min_replies} are needed "
+                f"round {self.server.round}: {len(found.uploads)} usable replies came, {self.min_replies} are needed "
                 f"(min_replies; with 0 the round passes without them).  " + "  ".join(reasons)
             )
-        return uploads
-
-    def _checked(self, reply: Reply) -> Any:
-        """The upload in a reply, if it is as declared."""
-        if (size := nbytes(reply.up)) > in_bytes(self.limits.upload):
-            raise PayloadError(f"{size:,} bytes arrived; limits.upload is {self.limits.upload}.")
-        refuse_large(reply.up, self.limits.norm)
-        payload = unpack(self.method.up, {name: t.to(self.server.device) for name, t in reply.up.items()})
-        if payload is not None:
-            payload.check(self.server.classes, self.server.dim)
-        elif self.method.up is not type(None):
-            raise PayloadError(f"nothing arrived, {self.method.up.__name__} was expected.")
-        if reply.samples < 1:
-            raise PayloadError(f"{reply.samples} samples were reported; at least one is needed.")
-        if not all(math.isfinite(value) for value in reply.metrics.values()):
-            raise PayloadError(f"its loss is not finite: {reply.metrics}.")
-        self.method.check(self.server, payload)
-        return payload
 
     def _evaluate(self, chosen: Sequence[int], judged: Judged, failures: dict[int, str]) -> None:
         """Judge clients on their own data, and now and then, with the server's model, on the shared test set."""
@@ -277,37 +241,6 @@ def choose(clients: int, fraction: float, server: Server) -> list[int]:
     count = participants(clients, fraction)
     generator = server.rng.at("round", server.round).generator("participants")
     return sorted(torch.randperm(clients, generator=generator)[:count].tolist())
-
-
-def refuse_infinite(server: Server) -> None:
-    """Raise if what the server remembers is not finite: a round must not go on from there."""
-    tensors, _ = server.memory.flat()
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise ProteaError(
-                f"server, round {server.round}: {name.rstrip('/')} holds nan or inf after aggregate.  What was sent "
-                f"has grown too large, or a learning rate of the method's server step is too high."
-            )
-
-
-def by_client(replies: Sequence[Reply]) -> dict[int, list[Reply]]:
-    found: dict[int, list[Reply]] = {}
-    for reply in replies:
-        found.setdefault(reply.client, []).append(reply)
-    return found
-
-
-def the_one_to(job: Job, own: Sequence[Reply]) -> Reply:
-    """The client's reply to a job, if there is one, only one, and it is of that round."""
-    if not own:
-        raise ClientError(f"client {job.client}, round {job.round}: it did not answer.")
-    if len(own) > 1:
-        raise PayloadError(f"{len(own)} replies arrived to one job.")
-    if own[0].round != job.round:
-        raise PayloadError(f"its reply is of round {own[0].round}.")
-    if own[0].error is not None:
-        raise ClientError(own[0].error)
-    return own[0]
 
 
 class Clock:

@@ -17,6 +17,7 @@ LAYERS = [
     ["papers"],
     ["config", "runs.checkpoint"],
     ["federation"],
+    ["gate"],
     ["health", "faults"],
     ["record"],
     ["engines.inline", "engines.processes", "engines.pool", "engines.preload"],
