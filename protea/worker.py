@@ -52,6 +52,20 @@ class Worker:
         self.saved: Path | None = None  # where clients not met yet may have left their state
         self.shelf = Shelf(memory, spill)
 
+    def plan(self, folder: Path, processes: int) -> dict[str, Any]:
+        """By what to make such a worker in other processes; ``folder`` is for data that all of them map, and spills."""
+        lend = getattr(self.build, "lend", None)
+        return {
+            "method": self.method,
+            "build": lend(folder) if lend else self.build,
+            "seed": self.rng.root,
+            "threads": self.threads,
+            "local_prototypes": self.local_prototypes,
+            "careful": self.careful,
+            "memory": None if self.memory is None else self.memory // processes,
+            "spill": folder,
+        }
+
     def client(self, id: int) -> Client:
         """The client, built on first use: one that is never chosen costs nothing."""
         client = self.clients.pop(id, None)

@@ -14,12 +14,9 @@ from typing import Any
 
 import torch
 
-from protea.engines import Job
+from protea.engines.wire import job_from_bytes, reply_to_bytes
 from protea.errors import CheckpointError, ConfigError
-from protea.payload import from_bytes, to_bytes
 from protea.worker import Worker
-
-ABOUT = ("client", "round", "samples", "metrics", "seconds", "process", "memory", "error")  # of a reply
 
 
 class Process:
@@ -125,10 +122,9 @@ def serve(pipe: Connection) -> None:
         if verb in ("job", "repeat"):
             assert worker is not None
             if verb == "repeat":
-                worker.repeat(what[0], [job_of(each) for each in what[1]])
+                worker.repeat(what[0], [job_from_bytes(each) for each in what[1]])
                 continue
-            reply = worker.run(job_of(what))
-            pipe.send_bytes(to_bytes(reply.up, **{name: getattr(reply, name) for name in ABOUT}))
+            pipe.send_bytes(reply_to_bytes(worker.run(job_from_bytes(what))))
             continue
         try:
             if verb == "move":
@@ -143,8 +139,3 @@ def serve(pipe: Connection) -> None:
             pipe.send_bytes(b"")
         except Exception as error:
             pipe.send_bytes(f"{type(error).__name__}: {error}".encode())
-
-
-def job_of(message: bytes) -> Job:
-    down, about = from_bytes(message)
-    return Job(down=down, **about)

@@ -26,8 +26,9 @@ from pickle import PicklingError
 
 from protea.engines import EngineSettings, Job, Reply, Watch, ignore
 from protea.engines.pool import Process, cores, pool
+from protea.engines.wire import job_to_bytes, reply_from_bytes
 from protea.errors import CheckpointError, ConfigError
-from protea.payload import from_bytes, nbytes, to_bytes
+from protea.payload import nbytes
 from protea.state import carry_clients
 from protea.worker import Worker
 
@@ -48,19 +49,8 @@ class Processes:
         self.due: dict[Process, float] = {}  # when a process must have answered
         self.seconds: dict[tuple[str, int], float] = {}  # what a task of a client took last time
         self.size = getattr(worker.build, "size", lambda client: 1)
-        lend = getattr(worker.build, "lend", None)
         try:
-            build = lend(Path(self.folder.name)) if lend else worker.build
-            self.plan = {
-                "method": worker.method,
-                "build": build,
-                "seed": worker.rng.root,
-                "threads": worker.threads,
-                "local_prototypes": worker.local_prototypes,
-                "careful": worker.careful,
-                "memory": None if worker.memory is None else worker.memory // len(self.pool),
-                "spill": Path(self.folder.name),
-            }
+            self.plan = worker.plan(Path(self.folder.name), len(self.pool))
             for process in self.pool:
                 self._open(process)
         except (PicklingError, AttributeError, TypeError) as error:
@@ -132,12 +122,11 @@ class Processes:
         repeated = self._catch_up(job.client)
         limit = self.settings.limit or float("inf")
         self.due[process] = time.perf_counter() + limit * (1 + repeated)
-        process.tell("job", message(job))
+        process.tell("job", job_to_bytes(job))
         return job
 
     def _take(self, job: Job, answer: bytes) -> Reply:
-        up, about = from_bytes(answer)
-        reply = Reply(up=up, **about)
+        reply = reply_from_bytes(answer)
         self.seconds[job.task, job.client] = reply.seconds
         if job.task == "train" and reply.error is None:
             self.done.setdefault(job.client, []).append(job)
@@ -172,7 +161,7 @@ class Processes:
             return 0
         self.behind.discard(client)
         done = self.done.get(client, [])
-        self.home[client].tell("repeat", (client, [message(job) for job in done]))
+        self.home[client].tell("repeat", (client, [job_to_bytes(job) for job in done]))
         return len(done)
 
     # State
@@ -219,7 +208,3 @@ class Processes:
                 process.ask("close", None)
             process.taken = False
         self.folder.cleanup()
-
-
-def message(job: Job) -> bytes:
-    return to_bytes(job.down, task=job.task, round=job.round, client=job.client)

@@ -1,0 +1,71 @@
+"""Jobs and replies as bytes, for engines whose clients are in other processes or on other machines.
+
+What is said beside the tensors is checked here: every name, and the type of every value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from protea.engines import Job, Reply, Task
+from protea.errors import PayloadError
+from protea.payload import from_bytes, shortened, to_bytes
+
+
+class AboutJob(TypedDict):
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # type: ignore[misc]
+
+    task: Task
+    round: int
+    client: int
+
+
+class AboutReply(TypedDict):
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # type: ignore[misc]
+
+    client: int
+    round: int
+    samples: int
+    metrics: dict[str, float]
+    seconds: float
+    process: int
+    memory: int
+    error: str | None
+
+
+_JOB, _REPLY = TypeAdapter(AboutJob), TypeAdapter(AboutReply)
+
+
+def job_to_bytes(job: Job) -> bytes:
+    return to_bytes(job.down, task=job.task, round=job.round, client=job.client)
+
+
+def job_from_bytes(message: bytes, limit: int | None = None) -> Job:
+    """:class:`PayloadError` for anything but a job of ``limit`` bytes at most."""
+    down, about = from_bytes(message, limit)
+    return Job(down=down, **_checked(_JOB, about))
+
+
+def reply_to_bytes(reply: Reply) -> bytes:
+    return to_bytes(reply.up, **{name: getattr(reply, name) for name in AboutReply.__annotations__})
+
+
+def reply_from_bytes(message: bytes, limit: int | None = None) -> Reply:
+    """:class:`PayloadError` for anything but a reply of ``limit`` bytes at most."""
+    up, about = from_bytes(message, limit)
+    return Reply(up=up, **_checked(_REPLY, about))
+
+
+def _checked(kind: TypeAdapter[Any], about: dict[str, Any]) -> dict[str, Any]:
+    try:
+        checked: dict[str, Any] = kind.validate_python(about)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise PayloadError(
+            f"what is said beside the tensors is not as agreed: {shortened(where)}: {first['msg']}."
+        ) from error
+    return checked
