@@ -90,7 +90,7 @@ def prepare(experiment: Experiment, given: Given | None = None) -> Recipe:
             if member not in recipe.members[:index]:
                 recipe.make(member)
         if experiment.models.server is not None:
-            recipe.make_named("server")
+            recipe.make("server")
     return recipe
 
 

@@ -66,6 +66,8 @@ def the_one_to(job: Job, own: Sequence[Reply]) -> Reply:
         raise PayloadError(f"{len(own)} replies arrived to one job.")
     if own[0].round != job.round:
         raise PayloadError(f"its reply is of round {own[0].round}.")
+    if own[0].refused:
+        raise PayloadError(own[0].error or "it could not be read.")
     if own[0].error is not None:
         raise ClientError(own[0].error)
     return own[0]

@@ -32,6 +32,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "engines": {
         "inline": "protea.engines.inline:Inline",
         "processes": "protea.engines.processes:Processes",
+        "flower": "protea.engines.flower.engine:Flower",
     },
     "sources": {
         "digits": "protea.data.sources.digits:Digits",

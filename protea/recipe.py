@@ -14,10 +14,9 @@ from protea.data import shared
 from protea.data.augment import Augment
 from protea.data.federated import Federated
 from protea.data.samples import Samples
-from protea.models.build import build, smallest
 from protea.models.build import size as sizes
-from protea.models.families import Member, Models, members
-from protea.models.split import SplitModel
+from protea.models.families import Member, Models
+from protea.models.maker import Maker
 from protea.rng import Streams
 from protea.server import Server
 from protea.training import Training
@@ -39,8 +38,12 @@ class Recipe:
         return shared.read(self.source) if isinstance(self.source, Path) else self.source
 
     @cached_property
+    def make(self) -> Maker:
+        return Maker(self.models, self.data.dataset.shape, self.data.dataset.classes, self.device)
+
+    @property
     def members(self) -> tuple[Member, ...]:
-        return members(self.models.family, self.models.members)
+        return self.make.members
 
     def lend(self, folder: Path) -> Recipe:
         """The same recipe for other processes: its data in a file that they map, not copy."""
@@ -91,7 +94,7 @@ class Recipe:
             dim=self.models.dim,
             rng=streams,
             training=self.training,
-            make=self.make_named,
+            make=self.make,
             augment=self.augment,
             device=torch.device(self.device),
             rounds=self.rounds,
@@ -103,7 +106,7 @@ class Recipe:
             dim=self.models.dim,
             rng=Streams(seed).at("server"),
             public=self.public,
-            make=self.make_named,
+            make=self.make,
             device=torch.device(self.device),
             rounds=self.rounds,
         )
@@ -118,36 +121,3 @@ class Recipe:
     @cached_property
     def shared_test(self) -> Samples | None:
         return self.samples(self.data.test) if len(self.data.test) else None
-
-    def make(self, member: Member) -> SplitModel:
-        dataset = self.data.dataset
-        model = build(
-            member,
-            shape=dataset.shape,
-            classes=dataset.classes,
-            dim=self.models.dim,
-            adapter=self.models.adapter,
-            dropout=self.models.dropout,
-        )
-        return model.to(self.device)
-
-    def make_named(self, architecture: str) -> SplitModel:
-        """A further model: the family's ``smallest``, the experiment's ``server`` model, or any architecture."""
-        if architecture == "smallest":
-            return self.make(self._smallest)
-        if architecture == "server":
-            assert self.models.server is not None  # checked with the experiment
-            architecture = self.models.server
-        return self.make(Member.of(architecture))
-
-    @cached_property
-    def _smallest(self) -> Member:
-        dataset = self.data.dataset
-        return smallest(
-            self.members,
-            shape=dataset.shape,
-            classes=dataset.classes,
-            dim=self.models.dim,
-            adapter=self.models.adapter,
-            dropout=self.models.dropout,
-        )

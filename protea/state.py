@@ -65,8 +65,13 @@ def load_server(server: Server, directory: Path) -> None:
     _read(directory / "server.safetensors", server.memory, nothing, str(server.device))
 
 
+def name_of(id: int) -> str:
+    """Of a client, in names of files."""
+    return f"client-{id:03d}"
+
+
 def _path(id: int, directory: Path) -> Path:
-    return directory / f"client-{id:03d}.safetensors"
+    return directory / f"{name_of(id)}.safetensors"
 
 
 def _write(path: Path, memory: Memory, model: Named) -> None:

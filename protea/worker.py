@@ -79,6 +79,11 @@ class Worker:
         self.clients[id] = client
         return client
 
+    def forget(self, id: int) -> None:
+        """Have the client built anew when it is next needed."""
+        self.clients.pop(id, None)
+        self.shelf.here.discard(id)
+
     def run(self, job: Job) -> Reply:
         started = time.perf_counter()
         try:

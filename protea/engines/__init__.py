@@ -38,6 +38,7 @@ class Reply:
     process: int = 0  # that the client is in
     memory: int = 0  # most bytes that it ever had
     error: str | None = None
+    refused: bool = False  # the error is that what came could not be read
 
 
 Watch = Callable[[Reply], None]

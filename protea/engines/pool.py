@@ -82,6 +82,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def processes() -> Any:
+    """How processes are started: from one that has torch in place, where the system can."""
+    if sys.platform == "win32":
+        return mp.get_context("spawn")
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["protea.engines.preload"])
+    return context
+
+
 _all: list[Process] = []
 
 
@@ -89,10 +98,7 @@ def pool(workers: int) -> list[Process]:
     """``workers`` processes that no other engine has: those that are there, and new ones where needed."""
     _all[:] = [process for process in _all if not process.dead and process.process.is_alive()]
     free = [process for process in _all if not process.taken][:workers]
-    context = mp.get_context("spawn" if sys.platform == "win32" else "forkserver")
-    if sys.platform != "win32":
-        context.set_forkserver_preload(["protea.engines.preload"])
-    new = [Process(context) for _ in range(workers - len(free))]
+    new = [Process(processes()) for _ in range(workers - len(free))]
     _all.extend(new)
     for process in free:
         process.taken = True

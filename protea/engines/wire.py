@@ -5,6 +5,7 @@ What is said beside the tensors is checked here: every name, and the type of eve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -57,6 +58,23 @@ def reply_from_bytes(message: bytes, limit: int | None = None) -> Reply:
     """:class:`PayloadError` for anything but a reply of ``limit`` bytes at most."""
     up, about = from_bytes(message, limit)
     return Reply(up=up, **_checked(_REPLY, about))
+
+
+def joined(parts: Sequence[bytes]) -> bytes:
+    """Several messages as one: each after its length."""
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+
+def parted(whole: bytes) -> list[bytes]:
+    """The inverse of :func:`joined`; :class:`PayloadError` for what that did not make."""
+    parts, at = [], 0
+    while at < len(whole):
+        size = int.from_bytes(whole[at : at + 8], "little")
+        if at + 8 + size > len(whole):
+            raise PayloadError(f"a message of {len(whole)} bytes arrived that is not whole.")
+        parts.append(whole[at + 8 : at + 8 + size])
+        at += 8 + size
+    return parts
 
 
 def _checked(kind: TypeAdapter[Any], about: dict[str, Any]) -> dict[str, Any]:

@@ -30,8 +30,22 @@ def build(
 
     How wide the body's features are is measured, by a forward that leaves no trace.
     """
-    name, x = member.architecture, torch.zeros(2, *shape)
     model = make(member, shape, classes)
+    return split(member, model, shape=shape, classes=classes, dim=dim, adapter=adapter, dropout=dropout)
+
+
+def split(
+    member: Member,
+    model: nn.Module,
+    *,
+    shape: tuple[int, ...],
+    classes: int,
+    dim: int,
+    adapter: Adapter = "pool",
+    dropout: float = 0.1,
+) -> SplitModel:
+    """The same for a model that is there already: a body, a whole classifier, or a ``SplitModel``."""
+    name, x = member.architecture, torch.zeros(2, *shape)
     if isinstance(model, SplitModel):
         if member.head:
             raise ConfigError(f"architecture {name!r} brings its own head; head = {list(member.head)} has no effect.")

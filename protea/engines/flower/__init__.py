@@ -1,0 +1,45 @@
+"""Federations over a network, carried by Flower's SuperLink and SuperNodes.
+
+    programs.py  start Flower's own programs; they end with the process that started them
+    codec.py     our bytes in Flower's records, and back
+    link.py      a SuperLink, and this process as the server side of a run on it
+    node.py      a SuperNode, and this process as its client side
+    grid.py      the engine: jobs to nodes, replies from them, with deadline and retries
+    engine.py    a whole deployment on this machine, for experiments with engine.name=flower
+
+Flower carries messages, encrypts them, tells who sent them, and notices who is gone.  It runs
+no code of ours: the server and the clients are processes that Protea starts, which take
+Flower's tasks over its Runtime API.  So nothing that a coordinator sends is executed at a
+site, and a client process with torch in place serves all rounds.
+
+Only this folder knows Flower's types.  They are those of one release; see ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from protea.errors import ConfigError
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+os.environ.update(QUIET)  # before any of Flower's modules looks at them
+
+try:
+    import flwr
+except ImportError:
+    raise ConfigError(
+        "Federations over a network need Flower, which is not installed.  Type: pip install 'protea[flower]'"
+    ) from None
+
+VERSION = "1.41.0"
+if flwr.__version__ != VERSION:
+    raise ConfigError(
+        f"Flower {flwr.__version__} is installed; this version of Protea works with {VERSION}.  "
+        f"Type: pip install flwr=={VERSION}"
+    )
+logging.getLogger("flwr").setLevel(logging.ERROR)  # what matters is raised, and told in our words

@@ -1,0 +1,126 @@
+"""A whole deployment on this machine: a SuperLink, SuperNodes, and a process for the clients of each.
+
+For testing: an experiment's messages take every step that they would take over a network.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from pickle import PicklingError
+from typing import Any
+
+from protea.engines import EngineSettings, Job, Reply, Watch, ignore
+from protea.engines.flower.grid import Network, NodeInfo
+from protea.engines.flower.link import Link
+from protea.engines.flower.node import Node, attend
+from protea.engines.flower.programs import free_port
+from protea.engines.pool import cores, processes
+from protea.engines.station import Station
+from protea.engines.wire import joined, parted
+from protea.errors import ConfigError, PayloadError
+from protea.payload import to_bytes
+from protea.state import carry_clients
+from protea.worker import Worker
+
+
+class Flower:
+    """A Flower deployment on this machine, for testing; client *i* is at node *i* modulo ``workers``."""
+
+    def __init__(self, worker: Worker, settings: EngineSettings | None = None) -> None:
+        self.settings = settings or EngineSettings()
+        self.count = self.settings.workers or cores()
+        self.folder = Path(tempfile.mkdtemp(prefix="protea-"))
+        self.first: Path | None = None  # where clients were saved by an earlier run
+        self.nodes: list[Node] = []
+        self.hosts: list[BaseProcess] = []
+        self.network: Network | None = None
+        try:
+            self.plan = worker.plan(self.folder, self.count)
+            link = Link(self.folder / "link", "127.0.0.1", free_port())
+            self.network = Network(
+                link, self._place, _name, self.settings.limit or math.inf, self.settings.retries, sys.maxsize
+            )
+            self.nodes = [Node(self.folder / f"node-{k}", link.address) for k in range(self.count)]
+            self._start()
+        except (PicklingError, AttributeError, TypeError) as error:
+            self.close()
+            raise ConfigError(
+                f"{type(worker.method).__name__} and its clients cannot be sent to other processes: {error}\n"
+                f"  Define the class at the top of a file, not in a function or a notebook; or set engine.name=inline."
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
+        assert self.network is not None
+        for k, host in enumerate(self.hosts):
+            if not host.is_alive():
+                self.hosts[k] = self._host(k)
+        return self.network.map(jobs, watch)
+
+    def save(self, directory: Path) -> None:
+        for home in sorted(self.folder.glob("clients-*/client-*")):
+            if states := sorted(home.glob("[0-9]*")):
+                carry_clients(states[-1], directory)
+
+    def load(self, directory: Path) -> None:
+        self._stop()
+        for clients in self.folder.glob("clients-*"):
+            shutil.rmtree(clients)
+        self.first = directory.absolute()
+        self._start()
+
+    def close(self) -> None:
+        self._stop()
+        for node in self.nodes:
+            node.stop()
+        if self.network is not None:
+            self.network.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _place(self, client: int) -> int:
+        return client % self.count
+
+    def _start(self) -> None:
+        self.hosts = [self._host(k) for k in range(self.count)]
+
+    def _host(self, k: int) -> BaseProcess:
+        node = self.nodes[k]
+        given = (self.plan, k, node.address, node.folder, self.folder / f"clients-{k}", self.first)
+        process: BaseProcess = processes().Process(target=host, args=given, daemon=True, name=f"protea-{k}")
+        process.start()
+        return process
+
+    def _stop(self) -> None:
+        for process in self.hosts:
+            process.kill()
+            process.join(timeout=5)
+        self.hosts = []
+
+
+def host(plan: dict[str, Any], number: int, address: str, folder: Path, clients: Path, first: Path | None) -> None:
+    """The life of a node's client process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
+    station = Station(Worker(**plan), clients, first)
+
+    def handle(kind: str, message: bytes) -> bytes:
+        if kind == "hello":
+            return to_bytes({}, node=number)
+        return joined([station.answer(part) for part in parted(message)])
+
+    attend(address, folder, handle)
+
+
+def _name(node: NodeInfo, about: Mapping[str, Any]) -> int:
+    number = about.get("node")
+    if not isinstance(number, int):
+        raise PayloadError(f"a node says that it is {number!r}.")
+    return number

@@ -1,0 +1,247 @@
+"""The engine: jobs to nodes, and replies from them, over a grid of Flower's.
+
+Own polling: Flower's ``send_and_receive`` sleeps three seconds at a time, and waits for all.
+A reply belongs to the message that it answers, whoever claims to have sent it.  A message
+whose node was started anew, or was away too long, is sent again: clients answer a second time
+without a second training.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from flwr.app import Message
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from protea.engines import Job, Reply, Watch, ignore
+from protea.engines.flower.codec import unwrap, wrap
+from protea.engines.wire import job_to_bytes, joined, parted, reply_from_bytes
+from protea.errors import PayloadError, ProteaError
+from protea.payload import HEADER, from_bytes, shortened, to_bytes
+
+POLL = 0.1  # seconds between looks for replies
+LOOK = 1.0  # and for nodes
+DAY = 86_400.0
+ASKED = 60.0  # seconds that a node has to say who it is
+
+
+class NodeInfo(Protocol):
+    """What Flower says of a node, as far as it is used here."""
+
+    node_id: int
+    public_key: bytes
+    last_activated_at: str
+
+
+class Carrier(Protocol):
+    """What is below the engine: a SuperLink, or something in this process."""
+
+    def open(self) -> Grid:
+        """Connect, or connect anew."""
+        ...
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        """The nodes that are there."""
+        ...
+
+    def close(self) -> None: ...
+
+    @property
+    def lost(self) -> tuple[type[Exception], ...]:
+        """What is raised when the connection is gone."""
+        ...
+
+
+@dataclass
+class Sent:
+    """Jobs on their way, all to one node."""
+
+    jobs: list[Job]
+    place: int
+    node: int
+    since: str  # when that node was started
+
+
+@dataclass
+class Network:
+    """An engine whose clients are at nodes.
+
+    ``place(client)`` is the name of the node that has the client; ``name(node, about)`` the name of a node that has
+    said hello, or a :class:`PayloadError` for one that is not wanted.
+    """
+
+    carrier: Carrier
+    place: Callable[[int], int]
+    name: Callable[[NodeInfo, Mapping[str, Any]], int]
+    deadline: float = math.inf  # seconds for a client's answer
+    retries: int = 3  # for a message that was lost with its node
+    limit: int = 256 * 2**20  # bytes of an upload
+    sign: Callable[[bytes], bytes] = bytes
+    hello: Mapping[str, Any] = field(default_factory=dict)  # what nodes are told when they are asked who they are
+
+    def __post_init__(self) -> None:
+        self.there: dict[int, NodeInfo] = {}  # nodes that are there, by Flower's id
+        self.named: dict[int, int] = {}  # names of nodes that have said hello
+        self.asked: dict[str, tuple[int, float]] = {}  # nodes that were asked who they are, and until when
+        self.strangers: dict[int, tuple[str, float]] = {}  # nodes that are not wanted, why, and until when
+        self.looked = -math.inf
+        self.grid = self.carrier.open()
+
+    @property
+    def online(self) -> dict[int, int]:
+        """Nodes that are there and known, by name."""
+        return {name: node for node, name in self.named.items() if node in self.there}
+
+    def meet(self) -> None:
+        """See which nodes are there, and who they are."""
+        with self._connected():
+            self._look()
+            self._greet(self.grid.pull_messages(list(self.asked)) if self.asked else [])
+
+    def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
+        replies = []
+        for reply in self._play(jobs):
+            replies.append(reply)
+            watch(reply)
+        return sorted(replies, key=lambda reply: reply.client)
+
+    def _play(self, jobs: Sequence[Job]) -> Iterator[Reply]:
+        waiting, sent = self._by_place(jobs), dict[str, Sent]()
+        losses: Counter[int] = Counter()
+        end = time.monotonic() + self.deadline
+        while waiting or sent:
+            with self._connected(waiting, sent):
+                self._look()
+                self._send(waiting, sent, end)
+                found = list(self.grid.pull_messages([*sent, *self.asked])) if sent or self.asked else []
+                self._greet(found)
+                for message in found:
+                    if (was := sent.pop(message.metadata.reply_to_message_id, None)) is None:
+                        continue
+                    if message.has_error() and message.error.code != ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
+                        waiting[was.place] = was.jobs
+                        losses[was.place] += 1
+                    else:
+                        yield from self._read(was.jobs, message)
+                for identity, was in list(sent.items()):
+                    if was.node in self.there and self.there[was.node].last_activated_at != was.since:
+                        waiting[was.place] = sent.pop(identity).jobs
+                        losses[was.place] += 1
+            for place in list(waiting):
+                if losses[place] > self.retries:
+                    lost = f"its node was lost {losses[place]} times while it worked."
+                    yield from (failed(job, lost) for job in waiting.pop(place))
+            if time.monotonic() > end:
+                late = [*waiting.values(), *(was.jobs for was in sent.values())]
+                why = f"no answer within {self.deadline:g} s (deadline)."
+                yield from (failed(job, why) for jobs in late for job in jobs)
+                return
+            if waiting or sent:
+                time.sleep(POLL)
+
+    def _by_place(self, jobs: Sequence[Job]) -> dict[int, list[Job]]:
+        """What goes to one node goes in one message."""
+        found: dict[int, list[Job]] = {}
+        for job in sorted(jobs, key=lambda job: job.client):
+            found.setdefault(self.place(job.client), []).append(job)
+        return found
+
+    def _send(self, waiting: dict[int, list[Job]], sent: dict[str, Sent], end: float) -> None:
+        ttl = min(DAY, max(1.0, end - time.monotonic()))
+        for place, node in self.online.items():
+            if (jobs := waiting.get(place)) is None:
+                continue
+            content = wrap(self.sign(joined([job_to_bytes(job) for job in jobs])))
+            message = Message(content, node, "query.job", ttl=ttl, group_id=str(jobs[0].round))
+            (identity,) = self.grid.push_messages([message])
+            if identity:  # else the node has just left
+                sent[identity] = Sent(waiting.pop(place), place, node, self.there[node].last_activated_at)
+
+    def _read(self, jobs: Sequence[Job], message: Message) -> Iterator[Reply]:
+        """The replies to the jobs of one message."""
+        if message.has_error():
+            yield from (failed(job, shortened(str(message.error.reason))) for job in jobs)
+            return
+        try:
+            parts = parted(unwrap(message.content, len(jobs) * (self.limit + HEADER)))
+            if len(parts) != len(jobs):
+                raise PayloadError(f"{len(parts)} replies arrived to {len(jobs)} jobs.")
+        except PayloadError as error:
+            yield from (refused(job, error) for job in jobs)
+            return
+        for job, part in zip(jobs, parts, strict=True):
+            try:
+                reply = reply_from_bytes(part, self.limit + HEADER)
+                if reply.client != job.client:
+                    raise PayloadError(f"its reply is of client {reply.client}.")
+            except PayloadError as error:
+                reply = refused(job, error)
+            yield reply
+
+    def _look(self) -> None:
+        """Note which nodes are there; ask those that are new who they are."""
+        if time.monotonic() < self.looked + LOOK:
+            return
+        self.looked = time.monotonic()
+        self.there = {node.node_id: node for node in self.carrier.nodes()}
+        self.asked = {identity: (node, end) for identity, (node, end) in self.asked.items() if end > self.looked}
+        self.strangers = {node: (why, end) for node, (why, end) in self.strangers.items() if end > self.looked}
+        known = {*self.named, *self.strangers, *(node for node, _ in self.asked.values())}
+        for node in self.there.keys() - known:
+            content = wrap(self.sign(to_bytes({}, **self.hello)))
+            (identity,) = self.grid.push_messages([Message(content, node, "query.hello", ttl=ASKED)])
+            if identity:
+                self.asked[identity] = node, self.looked + ASKED
+
+    def _greet(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            node, _ = self.asked.pop(message.metadata.reply_to_message_id, (None, 0.0))
+            if node is None or node not in self.there:
+                continue
+            try:
+                if message.has_error():
+                    raise PayloadError(shortened(str(message.error.reason)))
+                _, about = from_bytes(unwrap(message.content, HEADER), HEADER)
+                self.named[node] = self.name(self.there[node], about)
+            except ProteaError as error:
+                self.strangers[node] = str(error), time.monotonic() + ASKED
+
+    @contextmanager
+    def _connected(
+        self, waiting: dict[int, list[Job]] | None = None, sent: dict[str, Sent] | None = None
+    ) -> Iterator[None]:
+        """If the connection is lost within, connect anew; what was on its way is sent again."""
+        try:
+            yield
+        except self.carrier.lost:
+            self.asked.clear()
+            if waiting is not None and sent is not None:
+                waiting |= {was.place: was.jobs for was in sent.values()}
+                sent.clear()
+            time.sleep(LOOK)
+            self.grid = self.carrier.open()
+
+    # Clients keep their own state.
+
+    def save(self, directory: Path) -> None: ...
+
+    def load(self, directory: Path) -> None: ...
+
+    def close(self) -> None:
+        self.carrier.close()
+
+
+def failed(job: Job, why: str) -> Reply:
+    return Reply(job.client, job.round, error=f"client {job.client}, round {job.round}: {why}")
+
+
+def refused(job: Job, error: PayloadError) -> Reply:
+    return Reply(job.client, job.round, error=str(error), refused=True)

@@ -1,0 +1,82 @@
+"""Flower's own programs as processes that end with the one that started them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from protea.engines.flower import QUIET
+from protea.errors import ProteaError
+
+# Not a module of ours: that would import torch, which these programs have no use for.  A SuperNode without a message
+# sleeps three seconds before it looks again, twice or more in every round; here it looks sooner.
+START = """
+import sys, time
+from importlib.metadata import entry_points
+from types import SimpleNamespace
+from flwr.supercore.app_utils import start_parent_process_monitor
+start_parent_process_monitor(int(sys.argv.pop(1)))
+sys.argv.pop(0)
+if sys.argv[0] == "flower-supernode":
+    import flwr.supernode.start_client_internal as node
+    node.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, 0.3)))
+(program,) = entry_points(group="console_scripts", name=sys.argv[0])
+program.load()()
+"""
+
+
+class Program:
+    """A running program of Flower's, whose output goes to ``folder/<name>.log``."""
+
+    def __init__(self, name: str, arguments: Sequence[str], folder: Path) -> None:
+        self.name, self.log = name, folder / f"{name}.log"
+        folder.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, **QUIET, "FLWR_HOME": str(folder / "home"), "NO_COLOR": "1"}
+        with self.log.open("ab") as log:
+            self.start = log.tell()
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", START, str(os.getpid()), name, *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for us, and we then end it
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def said(self) -> str:
+        """The end of what it wrote since it was started."""
+        with self.log.open("rb") as file:
+            file.seek(self.start)
+            text = file.read().decode(errors="replace")
+        return "\n".join(text.strip().splitlines()[-12:])
+
+    def refuse_dead(self) -> None:
+        if not self.alive:
+            raise ProteaError(
+                f"{self.name} ended (exit code {self.process.returncode}).  The end of {self.log}:\n{self.said()}"
+            )
+
+    def stop(self) -> None:
+        if self.alive:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait()
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """One that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
