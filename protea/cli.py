@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from protea import config, display, experiment, listing, trackers
+from protea.commands import federation, site
 from protea.commands.compare import compare
 from protea.commands.export import export
 from protea.commands.report import report, write_report
@@ -132,6 +133,8 @@ def doctor() -> None:
     listing.doctor(Console())
 
 
+app.add_typer(federation.app, name="federation")
+app.add_typer(site.app, name="site")
 app.command()(compare)
 app.command()(export)
 app.command()(report)

@@ -9,20 +9,19 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
-
 from protea import health, plugins
 from protea.config import Experiment, check, dump, load, method_label, to_table
 from protea.data.federate import federate
 from protea.data.federated import Federated
 from protea.data.partition_file import Given
+from protea.devices import device
 from protea.engines import Engine, Watch, ignore
 from protea.errors import CheckpointError, ConfigError
 from protea.evaluation import Evaluation, Protocol
@@ -113,7 +112,7 @@ def run(
         return _run(experiment, prepare(experiment), None, watch, on_round)
     Run.refuse_taken(Path(out))
     recipe = prepare(experiment)
-    directory = Run.create(Path(out), dump(experiment), environment(experiment))
+    directory = Run.create(Path(out), dump(experiment), environment(recipe.device, experiment.engine.threads))
     with directory.held():
         return _run(experiment, recipe, directory, watch, on_round)
 
@@ -197,11 +196,11 @@ def _run(
                 with directory.writing():
                     _keep(experiment, record, loop, directory)
             on_round(record)
-    summary = summarise(experiment, records, recipe.data)
+    numbers = summarise(experiment, records, recipe.data)
     if directory is not None:
         with directory.writing():
-            directory.finish(summary)
-    return Result(experiment, records, summary, directory.path if directory else None)
+            directory.finish(numbers)
+    return Result(experiment, records, numbers, directory.path if directory else None)
 
 
 def _keep(experiment: Experiment, record: Record, loop: Federation, directory: Run) -> None:
@@ -249,16 +248,23 @@ def federation(experiment: Experiment, recipe: Recipe, engine: Engine, watch: Wa
 
 
 def summarise(experiment: Experiment, records: list[Record], data: Federated) -> dict[str, Any]:
-    """The headline numbers and how they were made."""
+    """The headline numbers of a run, beside the majority predictor's."""
     settings = experiment.evaluation
     majority: float | None = data.majority()
     if math.isnan(data.majority()) or (settings.clients == "participants" and experiment.fraction < 1):
         majority = None  # accuracy is of some clients only
+    return summary(experiment.method, settings, records, data.dataset.names, majority)
+
+
+def summary(
+    method: Any, settings: Evaluation, records: list[Record], names: Sequence[str], majority: float | None = None
+) -> dict[str, Any]:
+    """The headline numbers and how they were made; ``majority`` is what answering the commonest class would give."""
     main = headline(records, settings.protocol)
     protocols = {name: found for name in get_args(Protocol) if (found := report(records, name)) is not None}
     last = next((record for record in reversed(records) if record.shared or record.server), None)
     return {
-        "method": method_label(experiment.method),
+        "method": method_label(method),
         "rounds": records[-1].round if records else 0,
         "accuracy": main.test["method"].weighted if main else None,
         "made": made(main, settings),
@@ -272,7 +278,7 @@ def summarise(experiment: Experiment, records: list[Record], data: Federated) ->
         "bytes_down": records[-1].total_down if records else 0,
         "failures": sum(len(record.failures) for record in records),
         "refused": dict(Counter(client for record in records for client in record.refused)),  # times, by client
-        "warnings": health.warnings(records, majority, data.dataset.names),
+        "warnings": health.warnings(records, majority, names),
         "cost": {
             "seconds": sum(sum(record.cost.seconds.values()) for record in records),
             "memory": max((record.cost.memory for record in records), default=0),
@@ -302,14 +308,14 @@ def run_path(parent: Path, experiment: Experiment) -> Path:
     return fresh(parent, f"{source}-{method_label(experiment.method)}-s{experiment.seed}-{mark}")
 
 
-def environment(experiment: Experiment) -> dict[str, Any]:
+def environment(place: str, threads: int) -> dict[str, Any]:
     packages = ("protea", "torch", "numpy", "scikit-learn", "safetensors")
     return {
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "processor": platform.machine(),
-        "device": device(experiment.device),
-        "threads": experiment.engine.threads,
+        "device": place,
+        "threads": threads,
         "versions": {name: version(name) for name in packages},
         "commit": commit(),
     }
@@ -323,15 +329,3 @@ def commit() -> str | None:
     except OSError:
         return None
     return found.stdout.strip() or None
-
-
-def device(name: str) -> str:
-    """The device that is used; ``auto`` is the fastest there is."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return "cuda"
-        return "mps" if torch.backends.mps.is_available() else "cpu"
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if not there[name]:
-        raise ConfigError(f"device is {name!r}, which torch does not find on this machine.  Set device=cpu or auto.")
-    return name

@@ -47,12 +47,16 @@ class Federation:
     limits: Limits = field(default_factory=Limits)
     threads: int = 1
     test: Samples | None = None  # shared by all
+    roster: Callable[[], Sequence[int]] | None = (
+        None  # who can take part, asked before every round; all clients if none
+    )
     watch: Watch = ignore
     started: bool = field(default=False, init=False)
     peaks: dict[int, int] = field(default_factory=dict, init=False)  # memory of worker processes, by their ids
 
     def __post_init__(self) -> None:
         self.recall([])
+        self.here: Sequence[int] = range(self.clients)
 
     def recall(self, records: Sequence[Record]) -> None:
         """Take up what earlier rounds left: how much has travelled, and whose uploads were refused."""
@@ -71,8 +75,10 @@ class Federation:
         self.start()
         while server.round < self.rounds:
             server.round += 1
+            if self.roster is not None:
+                self.here = self.roster()
             clock, failures = Clock(), dict[int, str]()
-            chosen = choose(self.clients, self.fraction, server)
+            chosen = choose(self.here, self.fraction, server)
             absent = self._absent(chosen)
             asked = [client for client in chosen if absent.get(client) in (None, "late")]
             judged = Judged(server.classes, server.dim)
@@ -135,7 +141,7 @@ class Federation:
             if (known := self.method.prototypes(self.method.broadcast(server, 0))) is not None:
                 found = {f"global.{name}": tensor for name, tensor in pack(known).items()}
         all_there = self.evaluation.clients == "all"
-        clients = range(self.clients) if all_there else choose(self.clients, self.fraction, server)
+        clients = self.here if all_there else choose(self.here, self.fraction, server)
         for reply in self._ask(self._jobs("look", clients), ignore):
             try:
                 if reply.error is None and (shown := unpack(Snapshot, reply.up)) is not None:
@@ -170,7 +176,7 @@ class Federation:
     def _evaluate(self, chosen: Sequence[int], judged: Judged, failures: dict[int, str]) -> None:
         """Judge clients on their own data, and now and then, with the server's model, on the shared test set."""
         server, settings = self.server, self.evaluation
-        clients = range(self.clients) if settings.clients == "all" else chosen
+        clients = self.here if settings.clients == "all" else chosen
         if settings.due(server.round, self.rounds):
             self._judge("evaluate", clients, judged.take, failures)
             with self._on_server("evaluate"):
@@ -236,11 +242,11 @@ def participants(clients: int, fraction: float) -> int:
     return max(1, round(fraction * clients))
 
 
-def choose(clients: int, fraction: float, server: Server) -> list[int]:
-    """Who takes part in this round."""
-    count = participants(clients, fraction)
+def choose(clients: Sequence[int], fraction: float, server: Server) -> list[int]:
+    """Who of these takes part in this round."""
+    count = participants(len(clients), fraction)
     generator = server.rng.at("round", server.round).generator("participants")
-    return sorted(torch.randperm(clients, generator=generator)[:count].tolist())
+    return sorted(clients[place] for place in torch.randperm(len(clients), generator=generator)[:count].tolist())
 
 
 class Clock:

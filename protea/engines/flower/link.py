@@ -67,8 +67,11 @@ class Tls:
 class Link:
     """A SuperLink at ``host:port``.  With ``tls``, only nodes whose keys were registered may connect to it."""
 
-    def __init__(self, folder: Path, host: str, port: int, tls: Tls | None = None) -> None:
+    def __init__(
+        self, folder: Path, host: str, port: int, tls: Tls | None = None, keys: Mapping[str, bytes] | None = None
+    ) -> None:
         self.folder, self.host, self.port, self.tls = folder, host, port, tls
+        self.keys = keys or {}  # public ones, of nodes that may connect, by name
         self.program: Program | None = None
         self.pulse: HeartbeatSender | None = None
         self.grid: HttpGrid | None = None
@@ -85,6 +88,8 @@ class Link:
         self._leave()
         if self.program is None or not self.program.alive:
             self._start()
+            if self.tls is not None:
+                self.register(self.keys)
         fab, _ = build_fab_from_files(APP)
         with self.control() as control:
             request = StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})), federation="")
@@ -111,6 +116,7 @@ class Link:
 
     def register(self, keys: Mapping[str, bytes]) -> None:
         """Let just these nodes connect: public keys (PEM) by name.  One that is not among them is put out."""
+        self.keys = keys
         with self.control() as control:
             known = {
                 node.public_key: node.node_id

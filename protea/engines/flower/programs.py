@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -51,12 +52,12 @@ class Program:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def said(self) -> str:
+    def said(self, lines: int = 12) -> str:
         """The end of what it wrote since it was started."""
         with self.log.open("rb") as file:
             file.seek(self.start)
-            text = file.read().decode(errors="replace")
-        return "\n".join(text.strip().splitlines()[-12:])
+            text = re.sub(r"\x1b\[\d*m", "", file.read().decode(errors="replace"))  # colours
+        return "\n".join(text.strip().splitlines()[-lines:])
 
     def refuse_dead(self) -> None:
         if not self.alive:

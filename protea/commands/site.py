@@ -1,0 +1,134 @@
+"""``protea site``: take part in a federation over a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from protea.commands.federation import say
+from protea.display import size
+from protea.errors import ConfigError
+from protea.runs.store import write_text
+
+app = typer.Typer(help="Take part in a federation over a network.", no_args_is_help=True)
+
+BundleFile = Annotated[
+    Path | None, typer.Argument(metavar="[BUNDLE]", help="What the coordinator sent.", show_default=False)
+]
+Directory = Annotated[Path, typer.Option("--dir", help="The site's directory.")]
+
+CODE = '''"""What this site brings: its model and its data.  Both stay here."""
+
+import numpy as np
+from torch import nn
+
+
+def model():
+    """Any nn.Module that maps a batch of samples to class scores or to features, or an architecture's name."""
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
+
+
+def data():
+    """Inputs and labels: (x, y), or (x, y, x_test, y_test); labels are class names of the task, or their numbers.
+
+    A torch Dataset of pairs will do, and so will a table:
+        from protea.data.sources.csv_table import Csv
+        return Csv("patients.csv", label="diagnosis", standardise=True)
+    """
+    with np.load("data.npz") as arrays:
+        return arrays["x"], arrays["y"]
+'''
+
+SETTINGS = """# Settings of this site.  What is commented out is the default.
+# device = "auto"      # or "cpu", "cuda", "mps"
+# threads = 1          # of torch
+# report = true        # tell the coordinator how accurate this site's model is: counts by class, never samples
+
+# [split]              # of the samples that data() gives, unless it gives a test part too
+# test = 0.2
+# validation = 0.1
+
+# [training]           # what differs from the task's training, such as
+# batch = 32
+# lr = 0.005
+"""
+
+
+@app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(help="A directory, new or empty.")] = Path(),
+    bundle: Annotated[Path | None, typer.Option(help="What the coordinator sent.", show_default=False)] = None,
+) -> None:
+    """Write a site.py to fill in, and a site.toml."""
+    for name in ("site.py", "site.toml"):
+        if (directory / name).exists():
+            raise ConfigError(f"{directory / name} exists already; it is left as it is.")
+    directory.mkdir(parents=True, exist_ok=True)
+    write_text(directory / "site.py", CODE)
+    write_text(directory / "site.toml", SETTINGS)
+    if bundle is not None:
+        open_bundle(directory, bundle)
+    console, where = Console(), "" if directory == Path() else f" --dir {directory}"
+    say(console, f"Fill in model() and data() in {directory / 'site.py'}.")
+    say(console, f"Then see what would leave: protea site check BUNDLE{where}")
+
+
+@app.command()
+def check(bundle: BundleFile = None, directory: Directory = Path()) -> None:
+    """Train one round here, and show exactly what would leave this site.  Nothing is sent."""
+    from protea.network.trial import trial
+
+    if bundle is not None:
+        open_bundle(directory, bundle)
+    found, console = trial(directory), Console()
+    say(console, f"Site {found.site}, client {found.id}, of the task {found.task}.")
+    say(console, f"Model {found.model}: {found.parameters:,} parameters, which stay here.")
+    say(console, f"Data: {found.train} samples to train on, {found.validation} to validate, {found.test} to test.")
+    say(console, "One round was trained here; nothing was sent.  This is what would leave in each round:")
+    table = Table(box=SIMPLE)
+    for column in ("message", "tensor", "shape", "type", "bytes", "norms of rows"):
+        table.add_column(column, justify="right" if column == "bytes" else "left", overflow="fold")
+    for leaving in found.leaving:
+        table.add_row(leaving.task, leaving.name, leaving.shape, leaving.dtype, f"{leaving.bytes:,}", leaving.norms)
+    console.print(table)
+    for task, count in found.sizes.items():
+        say(console, f"In all, {task}: {size(count)} as a message.")
+    say(console, f"Classes whose prototypes leave: {', '.join(found.classes) or 'none'}.")
+    say(console, f"With it go: {found.beside}.")
+    say(console, "Ready.  Take part: protea site join" + ("" if directory == Path() else f" --dir {directory}"))
+
+
+@app.command()
+def join(bundle: BundleFile = None, directory: Directory = Path()) -> None:
+    """Take part.  Only connections to the outside are made; every message sent is noted in audit.jsonl."""
+    from protea.network.join import join as join_
+
+    if bundle is not None:
+        open_bundle(directory, bundle)
+    console = Console()
+    try:
+        join_(directory, lambda text: say(console, text))
+    except KeyboardInterrupt:
+        say(Console(stderr=True), "Stopped.  Come back with the same command.")
+        raise SystemExit(130) from None
+
+
+def open_bundle(directory: Path, bundle: Path) -> None:
+    """Put a bundle into the site's directory; one of another site or federation is not put over it."""
+    from protea.network.bundle import Bundle, read, read_invitation, unpack
+
+    there = directory / "bundle"
+    if (there / "bundle.json").exists():
+        new = read(bundle)
+        old, other = Bundle(there), read_invitation(new["bundle.json"], str(bundle))
+        if old.coordinator != new["coordinator.pub"] or old.invitation.id != other.id:
+            raise ConfigError(
+                f"{directory} belongs to site {old.invitation.site} of another federation or another site, and has its "
+                f"state.  Use another directory for {bundle}: protea site init"
+            )
+    unpack(bundle, there)

@@ -1,0 +1,120 @@
+"""What a coordinator gives a site, in one file: where to connect, as whom, whom to trust, and the task."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from protea.errors import ConfigError
+from protea.network import task as tasks
+from protea.network.keys import write_private
+from protea.network.task import Task
+
+FILES = {"bundle.json", "task.toml", "coordinator.pub", "ca.crt", "site.key", "public.safetensors"}
+LARGEST = 4 * 2**30  # bytes of a file in a bundle
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """``bundle.json``."""
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
+
+    format: int
+    site: str  # its name
+    id: int  # its number as a client
+    address: str  # host:port of the SuperLink
+    tls: bool
+
+
+_INVITATION = TypeAdapter(Invitation)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle that lies open in a site's directory."""
+
+    folder: Path
+
+    @property
+    def invitation(self) -> Invitation:
+        return read_invitation((self.folder / "bundle.json").read_bytes(), str(self.folder))
+
+    @property
+    def task(self) -> Task:
+        return tasks.load(self.folder / "task.toml")
+
+    @property
+    def coordinator(self) -> bytes:
+        return (self.folder / "coordinator.pub").read_bytes()
+
+    @property
+    def ca(self) -> Path | None:
+        return self.folder / "ca.crt" if self.invitation.tls else None
+
+    @property
+    def key(self) -> Path | None:
+        return self.folder / "site.key" if self.invitation.tls else None
+
+    @property
+    def public(self) -> Path | None:
+        path = self.folder / "public.safetensors"
+        return path if path.exists() else None
+
+
+def pack(invitation: Invitation, files: dict[str, bytes]) -> bytes:
+    """The bundle as bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in {"bundle.json": json.dumps(asdict(invitation), indent=2).encode(), **files}.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def read(path: Path) -> dict[str, bytes]:
+    """The files in a bundle; :class:`ConfigError` for what is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            infos = archive.infolist()
+            names = [info.filename for info in infos]
+            if odd := sorted(set(names) - FILES):
+                raise ConfigError(f"{path} is not a bundle of Protea's: {odd[0]!r} is in it.")
+            if len(set(names)) < len(names) or any(info.file_size > LARGEST for info in infos):
+                raise ConfigError(f"{path} is not a bundle of Protea's: a file is in it twice, or too large.")
+            files = {info.filename: archive.read(info) for info in infos}
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+    except zipfile.BadZipFile as error:
+        raise ConfigError(f"{path} is not a bundle of Protea's: {error}.") from error
+    invitation = read_invitation(files.get("bundle.json", b""), str(path))
+    needed = {"task.toml", "coordinator.pub"} | ({"ca.crt", "site.key"} if invitation.tls else set())
+    if missing := sorted(needed - files.keys()):
+        raise ConfigError(f"{path} is not whole: {missing[0]} is missing.")
+    tasks.parse(files["task.toml"].decode(), f"{path}: task.toml")
+    return files
+
+
+def unpack(path: Path, folder: Path) -> Bundle:
+    """Open a bundle into a site's directory.  What is not part of one is refused before anything is written."""
+    files = read(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    for name, content in sorted(files.items()):
+        write_private(folder / name, content)
+    return Bundle(folder)
+
+
+def read_invitation(content: bytes, where: str) -> Invitation:
+    try:
+        invitation: Invitation = _INVITATION.validate_json(content)
+    except (ValueError, ValidationError) as error:
+        raise ConfigError(f"{where} is not a bundle of Protea's: bundle.json cannot be read: {error}") from error
+    if invitation.format != FORMAT:
+        raise ConfigError(f"{where} has format {invitation.format}; this version of Protea reads {FORMAT}.")
+    return invitation

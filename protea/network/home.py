@@ -1,0 +1,173 @@
+"""A coordinator's directory.
+
+task.toml        what all parties agree on
+federation.json  where the server is, and who was invited
+keys/            the CA, the server's certificate, the coordinator's signing key; nobody else's business
+bundles/         one file for each site, to be handed over on a safe way
+public.safetensors  inputs that all parties have, for methods that need them
+flower/          state and logs of the SuperLink
+run/             records and checkpoints, as of any run
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from protea.engines.flower.link import Tls
+from protea.errors import ConfigError, nearest
+from protea.network import bundle, keys
+from protea.network import task as tasks
+from protea.network.task import Task
+from protea.runs.store import write_bytes, write_json, write_text
+
+
+@dataclass(frozen=True)
+class Invited:
+    """A site; its place in the list is its number as a client, so none is ever taken out."""
+
+    name: str
+    key: str | None  # public, PEM
+    removed: bool = False
+
+
+@dataclass(frozen=True)
+class Guests:
+    """``federation.json``."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    host: str  # under which sites reach the server
+    port: int
+    tls: bool
+    sites: tuple[Invited, ...] = ()
+
+
+_GUESTS = TypeAdapter(Guests)
+
+
+class Home:
+    """A coordinator's directory, new or old."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, task: Task, host: str, port: int, tls: bool, public: bytes | None = None) -> Home:
+        if path.exists() and any(path.iterdir()):
+            raise ConfigError(f"{path} exists and is not empty.  Choose another directory.")
+        home = cls(path)
+        (path / "keys").mkdir(parents=True)
+        (path / "keys").chmod(0o700)
+        if tls:
+            keys.make_tls(path / "keys", list(dict.fromkeys([host, "localhost", "127.0.0.1"])))
+        keys.write_private(path / "keys" / "coordinator.key", keys.Signer.make())
+        if public is not None:
+            write_bytes(path / "public.safetensors", public)
+        write_text(path / "task.toml", tasks.dump(task))
+        home._write(Guests(host, port, tls))
+        return home
+
+    @classmethod
+    def open(cls, path: Path) -> Home:
+        home = cls(path)
+        if not (path / "federation.json").is_file():
+            raise ConfigError(
+                f"{path} is not a federation's directory: it has no federation.json.  Make one: protea federation init"
+            )
+        home.read()
+        return home
+
+    @property
+    def task(self) -> Task:
+        return tasks.load(self.path / "task.toml")
+
+    @property
+    def guests(self) -> Guests:
+        return self.read()
+
+    def read(self) -> Guests:
+        path = self.path / "federation.json"
+        try:
+            found: Guests = _GUESTS.validate_json(path.read_bytes())
+        except (OSError, ValueError, ValidationError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+        return found
+
+    @property
+    def site_keys(self) -> dict[str, bytes]:
+        """Public keys of the sites that may connect, by name."""
+        return {s.name: s.key.encode() for s in self.guests.sites if s.key is not None and not s.removed}
+
+    @property
+    def signer(self) -> keys.Signer:
+        return keys.Signer((self.path / "keys" / "coordinator.key").read_bytes())
+
+    @property
+    def tls(self) -> Tls | None:
+        folder = self.path / "keys"
+        files = Tls(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+        return files if self.guests.tls else None
+
+    @property
+    def public(self) -> Path | None:
+        path = self.path / "public.safetensors"
+        return path if path.exists() else None
+
+    def invite(self, name: str) -> Path:
+        """Write the bundle for one more site."""
+        guests = self.guests
+        if not name.isidentifier() and not name.replace("-", "").replace(".", "").isalnum():
+            raise ConfigError(f"{name!r} is no name for a site: use letters, digits, '-' and '.'.")
+        if name in [site.name for site in guests.sites]:
+            raise ConfigError(f"A site {name!r} was invited already.  Choose another name.")
+        private, public = keys.make_site_key() if guests.tls else (None, None)
+        path = self._bundle(guests, name, len(guests.sites), private)
+        site = Invited(name, None if public is None else public.decode())
+        self._write(replace(guests, sites=(*guests.sites, site)))
+        return path
+
+    def renew(self) -> list[Path]:
+        """Write all bundles again, with the task as it is now and the keys as they were."""
+        found, guests = [], self.guests
+        for number, site in enumerate(guests.sites):
+            if not site.removed:
+                private = bundle.read(self.path / "bundles" / f"{site.name}.protea").get("site.key")
+                found.append(self._bundle(guests, site.name, number, private))
+        return found
+
+    def outdated(self) -> list[str]:
+        """Sites whose bundles have another task than there is now."""
+        now, places = (
+            self.task.mark(),
+            {site.name: self.path / "bundles" / f"{site.name}.protea" for site in self.guests.sites},
+        )
+        tasks_of = {name: bundle.read(path)["task.toml"].decode() for name, path in places.items() if path.exists()}
+        return [name for name, text in tasks_of.items() if tasks.parse(text, name).mark() != now]
+
+    def _bundle(self, guests: Guests, name: str, number: int, private: bytes | None) -> Path:
+        invitation = bundle.Invitation(bundle.FORMAT, name, number, f"{guests.host}:{guests.port}", guests.tls)
+        files = {"task.toml": (self.path / "task.toml").read_bytes(), "coordinator.pub": self.signer.public()}
+        if private is not None:
+            files |= {"ca.crt": (self.path / "keys" / "ca.crt").read_bytes(), "site.key": private}
+        if self.public is not None:
+            files["public.safetensors"] = self.public.read_bytes()
+        (self.path / "bundles").mkdir(exist_ok=True)
+        (self.path / "bundles").chmod(0o700)
+        path = self.path / "bundles" / f"{name}.protea"
+        keys.write_private(path, bundle.pack(invitation, files))
+        return path
+
+    def remove(self, name: str) -> None:
+        """Put a site out; the next round goes without it."""
+        guests = self.guests
+        there = [site.name for site in guests.sites if not site.removed]
+        if name not in there:
+            raise ConfigError(f"There is no site {name!r} in {self.path}.  {nearest(name, there)}")
+        sites = tuple(replace(site, removed=True) if site.name == name else site for site in guests.sites)
+        self._write(replace(guests, sites=sites))
+
+    def _write(self, guests: Guests) -> None:
+        write_json(self.path / "federation.json", asdict(guests))

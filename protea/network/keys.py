@@ -1,0 +1,158 @@
+"""Certificates and keys of a federation.
+
+A CA of its own vouches for the coordinator's server, and for nothing else.  Each site has a key
+by which the server knows it (EC P-384, as Flower wants it), and the coordinator has one by which
+sites know that a job is the coordinator's (Ed25519).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import os
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+    load_ssh_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from protea.errors import ConfigError, PayloadError
+from protea.runs.store import write_bytes
+
+YEARS = 2  # that certificates are valid
+SIGNATURE = 64  # bytes
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """A file that only its owner can read."""
+    before = os.umask(0o077)
+    try:
+        write_bytes(path, content)
+    finally:
+        os.umask(before)
+
+
+def make_tls(folder: Path, hosts: list[str]) -> None:
+    """``ca.crt``, ``ca.key``, ``server.crt``, ``server.key`` for a server that is reached under these names."""
+    ca_key = ec.generate_private_key(ec.SECP384R1())
+    ca_name = _name("Protea federation CA")
+    ca = (
+        _certificate(ca_name, ca_name, ca_key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .sign(ca_key, hashes.SHA384())
+    )
+    key = ec.generate_private_key(ec.SECP384R1())
+    names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+    server = (
+        _certificate(_name(hosts[0]), ca_name, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(names, critical=False)
+        .sign(ca_key, hashes.SHA384())
+    )
+    write_private(folder / "ca.key", _pem(ca_key))
+    write_private(folder / "server.key", _pem(key))
+    write_bytes(folder / "ca.crt", ca.public_bytes(Encoding.PEM))
+    write_bytes(folder / "server.crt", server.public_bytes(Encoding.PEM))
+
+
+def make_site_key() -> tuple[bytes, bytes]:
+    """A site's private key, as Flower reads it, and the public one, as it is registered."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), public_of(key)
+
+
+def public_of_site(private: bytes) -> bytes:
+    key = load_ssh_private_key(private, None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError("The site's key is not an EC key.")
+    return public_of(key)
+
+
+def public_of(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+class Signer:
+    """Signs what the coordinator sends."""
+
+    def __init__(self, private: bytes) -> None:
+        key = load_pem_private_key(private, None)
+        assert isinstance(key, ed25519.Ed25519PrivateKey)
+        self.key = key
+
+    @staticmethod
+    def make() -> bytes:
+        return ed25519.Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    def public(self) -> bytes:
+        return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+    def __call__(self, message: bytes) -> bytes:
+        return self.key.sign(message) + message
+
+
+def opened(message: bytes, public: bytes) -> bytes:
+    """What was signed, if the coordinator has signed it; :class:`PayloadError` if not."""
+    key = load_pem_public_key(public)
+    assert isinstance(key, ed25519.Ed25519PublicKey)
+    try:
+        key.verify(message[:SIGNATURE], message[SIGNATURE:])
+    except InvalidSignature:
+        raise PayloadError("a message came that this federation's coordinator has not signed.") from None
+    return message[SIGNATURE:]
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    start = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=5)  # clocks differ
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(start + dt.timedelta(days=365 * YEARS))
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,0 +1,279 @@
+"""A site's directory.
+
+site.py      two functions: model() and data()
+site.toml    settings of this site
+bundle/      what the coordinator gave it
+state/       its model and memory after the last rounds; they never leave
+audit.jsonl  every message that left, in one line
+flower/      state and logs of the SuperNode
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from protea import tables
+from protea.client import Client
+from protea.data.dataset import Dataset
+from protea.data.federate import share
+from protea.data.samples import Samples
+from protea.data.sources.arrays import Arrays
+from protea.data.split import Share, Split
+from protea.devices import device
+from protea.errors import ConfigError, DataError, ProteaError
+from protea.models.build import split
+from protea.models.families import Member
+from protea.models.maker import Maker
+from protea.models.split import SplitModel
+from protea.network.bundle import Bundle
+from protea.network.task import Task
+from protea.rng import Streams
+from protea.server import Server
+from protea.training import Training
+from protea.worker import Worker
+
+MODULE = "protea_site"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``site.toml``."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    threads: int = 1  # of torch
+    report: bool = True  # tell the coordinator how accurate this site's model is: counts by class, no samples
+    split: Split = field(default_factory=Split)  # of this site's samples, unless data() gives a test part
+    training: dict[str, Any] = field(default_factory=dict)  # what differs from the task's
+
+
+class Site:
+    """A site's directory, with a bundle in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        for needed in ("site.py", "site.toml"):
+            if not (path / needed).is_file():
+                raise ConfigError(f"{path} is not a site's directory: it has no {needed}.  Make one: protea site init")
+        self.bundle = Bundle(path / "bundle")
+        if not (self.bundle.folder / "bundle.json").is_file():
+            raise ConfigError(
+                f"{path} has no bundle yet.  Give the one that the coordinator sent: protea site check BUNDLE"
+            )
+
+    @cached_property
+    def task(self) -> Task:
+        return self.bundle.task
+
+    @cached_property
+    def settings(self) -> Settings:
+        file = self.path / "site.toml"
+        try:
+            table = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{file} cannot be read: {error}") from error
+        settings: Settings = tables.read(Settings, table, str(file))
+        return settings
+
+    @cached_property
+    def training(self) -> Training:
+        """As the task has it, with this site's changes."""
+        table = {**tables.to_table(self.task.training), **self.settings.training}
+        training: Training = tables.read(Training, table, str(self.path / "site.toml"), "training")
+        return training
+
+    @cached_property
+    def code(self) -> Any:
+        """The module in ``site.py``."""
+        path = self.path / "site.py"
+        spec = importlib.util.spec_from_file_location(MODULE, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[MODULE] = module
+        folder = str(self.path.absolute())
+        if folder not in sys.path:
+            sys.path.insert(0, folder)  # so that site.py can import what lies beside it
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+        for name in ("model", "data"):
+            if not callable(getattr(module, name, None)):
+                raise ConfigError(f"{path} has no function {name}().  protea site init writes an example of both.")
+        return module
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """What ``data()`` gives, with the classes of the task."""
+        given = self._call("data")
+        try:
+            return with_classes(as_dataset(given, self.task.classes), self.task.classes)
+        except DataError as error:
+            raise DataError(f"{self.path / 'site.py'}: data(): {error}") from error
+
+    @cached_property
+    def share(self) -> Share:
+        dataset, settings = self.dataset, self.settings.split
+        rows = torch.arange(len(dataset) - dataset.tests)
+        if dataset.tests:
+            settings = Split(0.0, settings.validation, settings.stratify, settings.by_key)
+        found = share(rows, dataset, settings, Streams(self.task.seed).at("data", "client", self.id).numpy("split"))
+        if dataset.tests:
+            found = Share(found.train, found.validation, torch.arange(len(dataset) - dataset.tests, len(dataset)))
+        return found
+
+    @property
+    def id(self) -> int:
+        return self.bundle.invitation.id
+
+    @property
+    def name(self) -> str:
+        return self.bundle.invitation.site
+
+    @cached_property
+    def model_name(self) -> str:
+        """For the coordinator's tables."""
+        with torch.random.fork_rng(devices=[]):  # this one is never trained
+            return self.model().name
+
+    @cached_property
+    def maker(self) -> Maker:
+        return Maker(self.task.models, self.dataset.shape, len(self.task.classes), self.device)
+
+    @cached_property
+    def device(self) -> str:
+        return device(self.settings.device)
+
+    def model(self) -> SplitModel:
+        """What ``model()`` gives, fitted to the task."""
+        given = self._call("model")
+        if isinstance(given, str):
+            return self.maker(given)
+        if not isinstance(given, nn.Module):
+            raise ConfigError(
+                f"{self.path / 'site.py'}: model() gives a {type(given).__name__}; expected is an nn.Module, or the "
+                f"name of an architecture (protea list architectures)."
+            )
+        models, name = self.task.models, f"site.py:{type(given).__name__}"
+        found = split(
+            Member(name),
+            given,
+            shape=self.dataset.shape,
+            classes=len(self.task.classes),
+            dim=models.dim,
+            adapter=models.adapter,
+            dropout=models.dropout,
+        )
+        return found.to(self.device)
+
+    def public(self) -> Samples | None:
+        path = self.bundle.public
+        return None if path is None else public_samples(path, self.task, self.device)
+
+    def client(self, id: int, streams: Streams) -> Client:
+        """This site as a client."""
+        if id != self.id:
+            raise ProteaError(f"this site is client {self.id}; a job for client {id} came.")
+        dataset, parts = self.dataset, self.share
+        with streams.default("model"):
+            model = self.model()
+        train, validation, test = (
+            Samples(dataset, rows, device=self.device) for rows in (parts.train, parts.validation, parts.test)
+        )
+        return Client(
+            id=id,
+            model=model,
+            train=train,
+            validation=validation,
+            test=test,
+            public=self.public(),
+            classes=len(self.task.classes),
+            dim=self.task.models.dim,
+            rng=streams,
+            training=self.training,
+            make=self.maker,
+            device=torch.device(self.device),
+            rounds=self.task.rounds,
+        )
+
+    def worker(self) -> Worker:
+        task = self.task
+        return Worker(
+            task.method,
+            self.client,
+            task.seed,
+            self.settings.threads,
+            task.evaluation.local_prototypes,
+            careful=True,
+        )
+
+    def _call(self, name: str) -> Any:
+        function: Callable[..., Any] = getattr(self.code, name)
+        given = {"classes": self.task.classes, "dim": self.task.models.dim}
+        wanted = inspect.signature(function).parameters
+        try:
+            return function(**{key: value for key, value in given.items() if key in wanted})
+        except ProteaError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{self.path / 'site.py'}: {name}() fails: {type(error).__name__}: {error}") from error
+
+
+def as_dataset(given: Any, names: tuple[str, ...]) -> Dataset:
+    """Arrays ``(x, y)`` or ``(x, y, x_test, y_test)``, a torch data set, or a source such as ``Csv(...)``."""
+    if isinstance(given, Dataset):
+        return given
+    if hasattr(given, "load"):
+        found = given.load()
+        if not isinstance(found, Dataset):
+            raise DataError(f"load() of {type(given).__name__} gives a {type(found).__name__}, not a Dataset.")
+        return found
+    if isinstance(given, tuple):
+        if len(given) not in (2, 4):
+            raise DataError(f"{len(given)} things were returned; expected are x, y, or x, y, x_test, y_test.")
+        x, y, x_test, y_test = (*given, None, None)[:4]
+        return Arrays(x, y, x_test, y_test, names=names).load()
+    return Arrays(given, names=names).load()
+
+
+def with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """The same samples, their labels counted as the task does."""
+    if dataset.names == classes:
+        return dataset
+    place = {name: number for number, name in enumerate(classes)}
+    if unknown := [name for name in dataset.names if name not in place]:
+        raise DataError(f"there are samples of the class {unknown[0]!r}; the task has {', '.join(classes)}.")
+    codes = torch.tensor([place[name] for name in dataset.names])
+    return Dataset(dataset.x, codes[dataset.y], classes, dataset.tests, dataset.keys)
+
+
+def public_samples(path: Path, task: Task, device: str = "cpu") -> Samples:
+    """Inputs that all parties have; nobody has labelled them."""
+    x = load_file(path)["x"]
+    if tuple(x.shape[1:]) != task.shape:
+        raise ConfigError(f"{path} has samples of shape {tuple(x.shape[1:])}; the task's are {task.shape}.")
+    return Samples(Dataset(x, torch.zeros(len(x), dtype=torch.int64), task.classes), device=device)
+
+
+def make_server(task: Task, public: Path | None) -> Server:
+    """The coordinator's side of a task: it has no data, but for public ones."""
+    maker = Maker(task.models, task.shape, len(task.classes))
+    return Server(
+        classes=len(task.classes),
+        dim=task.models.dim,
+        rng=Streams(task.seed).at("server"),
+        public=None if public is None else public_samples(public, task),
+        make=maker,
+        rounds=task.rounds,
+    )

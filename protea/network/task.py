@@ -1,0 +1,130 @@
+"""What all parties of a federation agree on."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tomli_w
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from safetensors.torch import save
+
+from protea import tables
+from protea.data.convert import inputs
+from protea.errors import ConfigError
+from protea.evaluation import Evaluation
+from protea.faults import Limits
+from protea.method import Method
+from protea.methods.fedproto import FedProto
+from protea.models.families import Models
+from protea.models.split import Adapter
+from protea.tables import chosen, to_table
+from protea.training import Training
+
+
+@dataclass(frozen=True)
+class Space(Models):
+    """``[models]``: sites bring their own; what they share is the space of features."""
+
+    dim: PositiveInt = 128
+    adapter: Adapter = "linear"
+
+
+@dataclass(frozen=True)
+class Judging(Evaluation):
+    """``[evaluation]``: on each site's own samples, and nothing of a single one is shown."""
+
+    shared: Literal["never", "last"] | PositiveInt = "never"
+    snapshots: NonNegativeInt = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """``task.toml``."""
+
+    classes: tuple[str, ...]  # names, in the order of their labels
+    rounds: PositiveInt = 50
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the sites that are there take part in a round
+    quorum: PositiveInt = 2  # sites that must be there, and must have answered, for a round to count
+    deadline: PositiveFloat = 3600.0  # seconds that a site has for its answer; then the round goes on without it
+    patience: PositiveFloat = 60.0  # seconds that a round waits for a site that is not connected
+    seed: int = 1
+    shape: tuple[PositiveInt, ...] = ()  # of a sample; for methods with public data or a model on the server
+    method: Any = chosen("methods", "name", FedProto)
+    models: Space = field(default_factory=Space)
+    training: Training = field(default_factory=Training)  # a site may set its own
+    evaluation: Judging = field(default_factory=Judging)
+    limits: Limits = field(default_factory=Limits)
+
+    def mark(self) -> str:
+        """A checksum of all of it, by which parties see that they mean the same."""
+        return hashlib.blake2b(dump(self).encode(), digest_size=16).hexdigest()
+
+
+def load(path: Path) -> Task:
+    """The task in a file, checked."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, where: str) -> Task:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where} is not a TOML file: {error}") from error
+    task: Task = tables.read(Task, table, where)
+    check(task, where)
+    return task
+
+
+def made(table: tables.Table, changes: Sequence[str]) -> Task:
+    """A new task from what a coordinator typed."""
+    return parse(tomli_w.dumps(tables.override(table, changes)), "command line")
+
+
+def public_file(path: Path) -> tuple[bytes, list[int]]:
+    """Inputs in a .npy file as they go into bundles, and the shape of one of them."""
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read as a .npy file: {error}") from error
+    x = inputs(array)
+    return save({"x": x}), list(x.shape[1:])
+
+
+def dump(task: Task) -> str:
+    return tomli_w.dumps(to_table(task))
+
+
+def check(task: Task, where: str) -> None:
+    """Raise :class:`ConfigError` for what cannot run, before any work."""
+    if len(task.classes) < 2 or len(set(task.classes)) < len(task.classes):
+        raise ConfigError(f"{where}: classes must be two or more different names; found {list(task.classes)}.")
+    if not isinstance(task.method, Method):
+        raise ConfigError(f"{where}: method is {task.method!r}, which is not derived from protea.Method.")
+    needs = task.method.needs
+    if needs.server_model and task.models.server is None:
+        raise ConfigError(f"{where}: the method has a model on the server.  Set models.server to an architecture.")
+    if (needs.public_data or needs.server_model) and not task.shape:
+        raise ConfigError(f"{where}: the method needs to know the shape of a sample.  Set it: shape = [1, 28, 28].")
+    if needs.same_architecture:
+        raise ConfigError(
+            f"{where}: the method needs models that are all alike, and sites bring their own.  "
+            f"Choose one for different models: protea list methods."
+        )
+    evaluation = task.evaluation
+    if evaluation.shared != "never" or evaluation.snapshots:
+        raise ConfigError(
+            f'{where}: evaluation.shared must be "never" and evaluation.snapshots 0: a site shows no features or '
+            f"answers of single samples."
+        )
+    if evaluation.when != "after":
+        raise ConfigError(f'{where}: evaluation.when must be "after".')
