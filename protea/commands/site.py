@@ -13,7 +13,7 @@ from rich.table import Table
 from protea.commands.federation import say
 from protea.display import size
 from protea.errors import ConfigError
-from protea.runs.store import write_text
+from protea.runs.store import write_bytes, write_text
 
 app = typer.Typer(help="Take part in a federation over a network.", no_args_is_help=True)
 
@@ -116,6 +116,23 @@ def join(bundle: BundleFile = None, directory: Directory = Path()) -> None:
     except KeyboardInterrupt:
         say(Console(stderr=True), "Stopped.  Come back with the same command.")
         raise SystemExit(130) from None
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="A new .safetensors file.", show_default=False)],
+    directory: Directory = Path(),
+) -> None:
+    """Write the weights of this site's model, as they are after its last round."""
+    from protea.network.site import Site
+
+    if file.exists():
+        raise ConfigError(f"{file} exists already.  Choose another name.")
+    from safetensors.torch import save
+
+    weights = Site(directory).trained().state_dict()
+    write_bytes(file, save({name: tensor.cpu().contiguous().clone() for name, tensor in weights.items()}))
+    say(Console(), f"Written: {file}, {len(weights)} tensors, {size(file.stat().st_size)}")
 
 
 def open_bundle(directory: Path, bundle: Path) -> None:

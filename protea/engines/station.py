@@ -32,8 +32,11 @@ class Station:
         self.worker, self.folder = worker, folder
         self.first = first  # where clients that have done nothing here may have left their state
         self.rounds: dict[int, int] = {}  # up to which the clients in memory are trained
-        for left in folder.glob("client-*/.*"):
-            shutil.rmtree(left)  # a process was killed while it wrote or dropped this
+
+    def tidy(self) -> None:
+        """Clear away what a process left that was killed while it wrote; no other one may be at work here."""
+        for left in self.folder.glob("client-*/.*"):
+            shutil.rmtree(left)
 
     def answer(self, message: bytes, limit: int | None = None) -> bytes:
         """The reply to a job, both as bytes; :class:`PayloadError` for what is no job."""

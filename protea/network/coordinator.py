@@ -102,7 +102,8 @@ class Coordinator:
                         break
                     except ClientError as error:  # too few have answered
                         self._tell(f"{error}  The round is begun anew.")
-            numbers = summary(self.task.method, self.task.evaluation, records, self.task.classes)
+                numbers = summary(self.task.method, self.task.evaluation, records, self.task.classes)
+                network.dismiss({"round": self.task.rounds})
             directory.finish(numbers)
         self.status.doing = "ended"
         self._tell("All rounds are done.")

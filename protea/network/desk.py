@@ -21,7 +21,7 @@ from protea.errors import PayloadError
 from protea.network.keys import opened
 from protea.network.site import Site
 from protea.payload import Named, from_bytes, nbytes, to_bytes
-from protea.runs.store import named
+from protea.runs.store import named, write_text
 
 
 class Desk:
@@ -40,6 +40,9 @@ class Desk:
             answer = self.hello(about)
             self.audit.write("hello", 0, {}, answer)
             return answer
+        if kind == "end":
+            write_text(self.site.ended, "The coordinator has ended the federation.\n")
+            return to_bytes({})
         return joined([self.answer(part) for part in parted(message)])
 
     def hello(self, about: dict[str, Any]) -> bytes:

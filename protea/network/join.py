@@ -34,6 +34,7 @@ def join(path: Path, tell: Tell) -> None:
     site = Site(path)
     taken = f"{path} takes part already, in another process.  Stop that one first."
     with locked(path / ".lock", taken):
+        site.ended.unlink(missing_ok=True)
         Desk(site).station.worker.client(site.id)  # what is wrong with model, data or state is said now
         invitation = site.bundle.invitation
         node = Node(path / "flower", invitation.address, site.bundle.ca, site.bundle.key)
@@ -52,7 +53,7 @@ def watch(node: Node, client: Process, site: Site, tell: Tell) -> None:
     audit, seen, connected = site.path / "audit.jsonl", 0, False
     if audit.exists():
         seen = audit.stat().st_size
-    while True:
+    while not site.ended.exists():
         if not node.program.alive:
             refuse_for_ever(node.program.said())
             if refused is None:
@@ -79,6 +80,7 @@ def watch(node: Node, client: Process, site: Site, tell: Tell) -> None:
             for line in map(json.loads, lines.decode().splitlines()):
                 tell(f"Sent in round {line['round']}: {line['task']}, {line['bytes']:,} bytes, {line['blake2b']}")
         time.sleep(0.5)
+    tell(f"The coordinator has ended the federation.  The trained model is in {site.path / 'state'}.")
 
 
 def refuse_for_ever(log: str) -> None:
@@ -141,4 +143,6 @@ def serve(path: str, address: str, parent: str) -> None:
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     site = Site(Path(path))
-    attend(address, site.path / "flower", Desk(site).handle)
+    desk = Desk(site)
+    desk.station.tidy()
+    attend(address, site.path / "flower", desk.handle)

@@ -32,6 +32,7 @@ from protea.data.samples import Samples
 from protea.data.sources.arrays import Arrays
 from protea.data.split import Share, Split
 from protea.devices import device
+from protea.engines.station import Station
 from protea.errors import ConfigError, DataError, ProteaError
 from protea.models.build import split
 from protea.models.families import Member
@@ -132,6 +133,20 @@ class Site:
         if dataset.tests:
             found = Share(found.train, found.validation, torch.arange(len(dataset) - dataset.tests, len(dataset)))
         return found
+
+    @property
+    def ended(self) -> Path:
+        """A file that is there once the coordinator has said that all is done."""
+        return self.path / "ended"
+
+    def trained(self) -> SplitModel:
+        """The model after the last round that this site trained in, ready for use."""
+        station = Station(self.worker(), self.path / "state")
+        if station.newest(self.id) is None:
+            raise ConfigError(f"{self.path} has not trained yet.")
+        station.worker.saved = station.newest(self.id)
+        model = station.worker.client(self.id).model
+        return model.eval()
 
     @property
     def id(self) -> int:

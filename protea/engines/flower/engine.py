@@ -110,6 +110,7 @@ def host(plan: dict[str, Any], number: int, address: str, folder: Path, clients:
     """The life of a node's client process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
     station = Station(Worker(**plan), clients, first)
+    station.tidy()
 
     def handle(kind: str, message: bytes) -> bytes:
         if kind == "hello":

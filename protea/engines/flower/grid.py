@@ -106,6 +106,19 @@ class Network:
             self._look()
             self._greet(self.grid.pull_messages(list(self.asked)) if self.asked else [])
 
+    def dismiss(self, about: Mapping[str, Any], patience: float = 10.0) -> None:
+        """Tell all nodes that there is nothing more to do; whoever is away will not hear it."""
+        content = wrap(self.sign(to_bytes({}, **about)))
+        try:
+            told = [Message(content, node, "query.end", ttl=patience) for node in self.online.values()]
+            waiting = {identity for identity in self.grid.push_messages(told) if identity} if told else set()
+            end = time.monotonic() + patience
+            while waiting and time.monotonic() < end:
+                waiting -= {m.metadata.reply_to_message_id for m in self.grid.pull_messages(list(waiting))}
+                time.sleep(POLL)
+        except self.carrier.lost:
+            return  # it is over anyway
+
     def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
         replies = []
         for reply in self._play(jobs):
