@@ -23,6 +23,7 @@ from protea.runs.store import locked
 
 PATIENCE = 600.0  # seconds that a site tries to be let in
 AGAIN = 3.0  # seconds between tries
+SAID = 2.0  # seconds in which a last answer leaves
 SHORT = 10.0  # seconds: a process that lives no longer than this has a reason that another start will not mend
 TRIES = 3  # of such starts
 
@@ -80,6 +81,7 @@ def watch(node: Node, client: Process, site: Site, tell: Tell) -> None:
             for line in map(json.loads, lines.decode().splitlines()):
                 tell(f"Sent in round {line['round']}: {line['task']}, {line['bytes']:,} bytes, {line['blake2b']}")
         time.sleep(0.5)
+    time.sleep(SAID)
     tell(f"The coordinator has ended the federation.  The trained model is in {site.path / 'state'}.")
 
 

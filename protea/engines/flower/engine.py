@@ -30,24 +30,44 @@ from protea.state import carry_clients
 from protea.worker import Worker
 
 
+class Deployment:
+    """A SuperLink and SuperNodes on this machine."""
+
+    def __init__(self, count: int) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="protea-"))
+        self.link = Link(self.folder / "link", "127.0.0.1", free_port())
+        self.nodes: list[Node] = []
+        try:
+            self.link.open()
+            self.nodes = [Node(self.folder / f"node-{k}", self.link.address) for k in range(count)]
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.stop()
+        self.link.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
 class Flower:
     """A Flower deployment on this machine, for testing; client *i* is at node *i* modulo ``workers``."""
 
-    def __init__(self, worker: Worker, settings: EngineSettings | None = None) -> None:
+    def __init__(
+        self, worker: Worker, settings: EngineSettings | None = None, deployment: Deployment | None = None
+    ) -> None:
         self.settings = settings or EngineSettings()
-        self.count = self.settings.workers or cores()
         self.folder = Path(tempfile.mkdtemp(prefix="protea-"))
         self.first: Path | None = None  # where clients were saved by an earlier run
-        self.nodes: list[Node] = []
         self.hosts: list[BaseProcess] = []
-        self.network: Network | None = None
+        self.lent = deployment is not None
+        self.deployment = deployment or Deployment(self.settings.workers or cores())
+        self.count = len(self.deployment.nodes)
         try:
             self.plan = worker.plan(self.folder, self.count)
-            link = Link(self.folder / "link", "127.0.0.1", free_port())
-            self.network = Network(
-                link, self._place, _name, self.settings.limit or math.inf, self.settings.retries, sys.maxsize
-            )
-            self.nodes = [Node(self.folder / f"node-{k}", link.address) for k in range(self.count)]
+            limit = self.settings.limit or math.inf
+            self.network = Network(self.deployment.link, self._place, _name, limit, self.settings.retries, sys.maxsize)
             self._start()
         except (PicklingError, AttributeError, TypeError) as error:
             self.close()
@@ -60,7 +80,6 @@ class Flower:
             raise
 
     def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
-        assert self.network is not None
         for k, host in enumerate(self.hosts):
             if not host.is_alive():
                 self.hosts[k] = self._host(k)
@@ -80,10 +99,8 @@ class Flower:
 
     def close(self) -> None:
         self._stop()
-        for node in self.nodes:
-            node.stop()
-        if self.network is not None:
-            self.network.close()
+        if not self.lent:
+            self.deployment.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _place(self, client: int) -> int:
@@ -93,7 +110,7 @@ class Flower:
         self.hosts = [self._host(k) for k in range(self.count)]
 
     def _host(self, k: int) -> BaseProcess:
-        node = self.nodes[k]
+        node = self.deployment.nodes[k]
         given = (self.plan, k, node.address, node.folder, self.folder / f"clients-{k}", self.first)
         process: BaseProcess = processes().Process(target=host, args=given, daemon=True, name=f"protea-{k}")
         process.start()

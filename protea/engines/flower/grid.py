@@ -106,16 +106,15 @@ class Network:
             self._look()
             self._greet(self.grid.pull_messages(list(self.asked)) if self.asked else [])
 
-    def dismiss(self, about: Mapping[str, Any], patience: float = 10.0) -> None:
-        """Tell all nodes that there is nothing more to do; whoever is away will not hear it."""
-        content = wrap(self.sign(to_bytes({}, **about)))
+    def dismiss(self, about: Mapping[str, Any], patience: float = 15.0) -> None:
+        """Tell all nodes that there is nothing more to do, and wait until they are gone; not for ever."""
+        told = set(self.online.values())
+        content, end = wrap(self.sign(to_bytes({}, **about))), time.monotonic() + patience
         try:
-            told = [Message(content, node, "query.end", ttl=patience) for node in self.online.values()]
-            waiting = {identity for identity in self.grid.push_messages(told) if identity} if told else set()
-            end = time.monotonic() + patience
-            while waiting and time.monotonic() < end:
-                waiting -= {m.metadata.reply_to_message_id for m in self.grid.pull_messages(list(waiting))}
-                time.sleep(POLL)
+            for node in told:
+                self.grid.push_messages([Message(content, node, "query.end", ttl=patience)])
+            while told & {node.node_id for node in self.carrier.nodes()} and time.monotonic() < end:
+                time.sleep(LOOK)
         except self.carrier.lost:
             return  # it is over anyway
 

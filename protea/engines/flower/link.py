@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import queue
 import ssl
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
+from flwr.app import Message
 from flwr.cli.build import build_fab_from_files
 from flwr.common.serde import fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import (
@@ -35,6 +39,7 @@ from protea.errors import ProteaError
 
 LOST = (httpx.HTTPError, OSError)  # what talking to a SuperLink that is gone, or was started anew, may raise
 START = 60.0  # seconds that a SuperLink may take to come up
+PULL = 0.2  # seconds that a look for replies takes, if there is none
 
 # What a run must have to be one.  Neither side executes it.
 APP = {
@@ -62,6 +67,41 @@ class Tls:
     ca: Path
     certificate: Path
     key: Path
+
+
+class PatientGrid(HttpGrid):
+    """A grid on which nobody waits for a reply that does not come to its end.
+
+    A node that dies while it sends a reply leaves one that is announced and never complete; Flower would wait two
+    hours for the rest, and meanwhile take no other.  Here each message is pulled by a thread of its own.
+    """
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.pulled: queue.Queue[tuple[str, list[Message] | Exception]] = queue.Queue()
+        self.busy: set[str] = set()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Those that are complete by now."""
+        wanted, found = set(message_ids), []
+        for identity in wanted - self.busy:
+            self.busy.add(identity)
+            threading.Thread(target=self._pull, args=(identity,), daemon=True).start()
+        with suppress(queue.Empty):
+            identity, result = self.pulled.get(timeout=PULL)
+            while True:
+                self.busy.discard(identity)
+                if isinstance(result, Exception):
+                    raise result
+                found += [message for message in result if message.metadata.reply_to_message_id in wanted]
+                identity, result = self.pulled.get_nowait()
+        return found
+
+    def _pull(self, identity: str) -> None:
+        try:
+            self.pulled.put((identity, list(super().pull_messages([identity]))))
+        except Exception as error:  # for whoever asked
+            self.pulled.put((identity, error))
 
 
 class Link:
@@ -94,7 +134,7 @@ class Link:
         with self.control() as control:
             request = StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})), federation="")
             self.run = control.StartRun(request).run_id
-        grid = HttpGrid(self.address, self.tls is None, self._trusted(), token=self._token())
+        grid = PatientGrid(self.address, self.tls is None, self._trusted(), token=self._token())
         grid._retry_invoker = None  # type: ignore[assignment]  # what fails is told to us at once: Flower would try for ever, or end this process
         task = grid._runtime_client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
