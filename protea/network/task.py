@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import tomli_w
+import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from safetensors.torch import save
 
@@ -70,8 +71,8 @@ def load(path: Path) -> Task:
     """The task in a file, checked."""
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     return parse(text, str(path))
 
 
@@ -94,9 +95,13 @@ def public_file(path: Path) -> tuple[bytes, list[int]]:
     """Inputs in a .npy file as they go into bundles, and the shape of one of them."""
     try:
         array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise ConfigError(f"{path} cannot be read as a .npy file: {error}") from error
+    if not isinstance(array, np.ndarray) or array.ndim < 2 or not len(array):
+        raise ConfigError(f"{path} must hold one array, with a row for each sample.")
     x = inputs(array)
+    if not torch.isfinite(x).all():
+        raise ConfigError(f"{path} holds values that are not finite (nan or inf).")
     return save({"x": x}), list(x.shape[1:])
 
 
