@@ -17,13 +17,17 @@ from safetensors.torch import save
 
 from protea import tables
 from protea.data.convert import inputs
+from protea.data.samples import Samples
 from protea.errors import ConfigError
 from protea.evaluation import Evaluation
 from protea.faults import Limits
 from protea.method import Method
 from protea.methods.fedproto import FedProto
 from protea.models.families import Models
+from protea.models.maker import Maker
 from protea.models.split import Adapter
+from protea.rng import Streams
+from protea.server import Server
 from protea.tables import chosen, to_table
 from protea.training import Training
 
@@ -109,6 +113,37 @@ def dump(task: Task) -> str:
     return tomli_w.dumps(to_table(task))
 
 
+def new_server(task: Task, public: Samples | None = None) -> Server:
+    """The coordinator's side of a task: it has no data, but for public ones."""
+    return Server(
+        classes=len(task.classes),
+        dim=task.models.dim,
+        rng=Streams(task.seed).at("server"),
+        public=public,
+        make=Maker(task.models, task.shape, len(task.classes)),
+        rounds=task.rounds,
+    )
+
+
+def started(task: Task, public: Samples | None = None) -> Server:
+    """The same before the first round."""
+    server = new_server(task, public)
+    with server.rng.at("round", 0).default("start"):
+        task.method.start_server(server)
+    return server
+
+
+def refuse_shapeless(task: Task, where: str) -> None:
+    """Raise :class:`ConfigError` if the server makes a model to begin with, for which it must know what samples are."""
+    try:
+        started(task)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{where}: the method makes a model on the server, and needs to know the shape of a sample for that.  "
+            f"Set it: shape = [1, 28, 28]."
+        ) from error
+
+
 def check(task: Task, where: str) -> None:
     """Raise :class:`ConfigError` for what cannot run, before any work."""
     if len(task.classes) < 2 or len(set(task.classes)) < len(task.classes):
@@ -125,6 +160,8 @@ def check(task: Task, where: str) -> None:
             f"{where}: the method needs models that are all alike, and sites bring their own.  "
             f"Choose one for different models: protea list methods."
         )
+    if not task.shape:
+        refuse_shapeless(task, where)
     evaluation = task.evaluation
     if evaluation.shared != "never" or evaluation.snapshots:
         raise ConfigError(

@@ -90,6 +90,10 @@ WRONG = {
         'classes = ["a", "b"]\nmethod = "fedpkd"\n[models]\nserver = "mlp:16"',
         "Set it: shape = [1, 28, 28]",
     ),
+    "a server that makes a model of no shape": (
+        'classes = ["a", "b"]\nmethod = "lg_fedavg"',
+        "the method makes a model on the server",
+    ),
     "answers of single samples": (
         'classes = ["a", "b"]\n[evaluation]\nshared = "last"',
         'evaluation.shared must be "never"',
