@@ -21,7 +21,7 @@ from protea.errors import ConfigError
 from protea.network import bundle as bundles
 from protea.network.bundle import FORMAT, SMALL, Invitation, pack, read, unpack
 from protea.network.home import Home
-from protea.network.keys import Signer, make_site_key, public_of_site
+from protea.network.keys import Signer, make_site_key, public_of_site, write_private
 from protea.network.task import made
 
 Files = dict[str, bytes]
@@ -177,13 +177,13 @@ def test_a_bundle_that_was_not_written_to_its_end_is_none(
     good: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "b.protea").write_bytes(zipped(list(good.items())))
-    true, written = bundles.write_private, []
+    written: list[str] = []
 
     def full(path: Path, content: bytes) -> None:
         if len(written) == len(good) - 1:
             raise OSError(28, "No space left on device", str(path))
         written.append(path.name)
-        true(path, content)
+        write_private(path, content)
 
     monkeypatch.setattr(bundles, "write_private", full)
     with pytest.raises(OSError, match="No space left"):
