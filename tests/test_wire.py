@@ -175,6 +175,12 @@ def test_what_was_sent_cannot_write_to_a_terminal() -> None:
     assert str(refusal.value).isprintable()
 
 
+@pytest.mark.parametrize("empty", ["", " ", "\n\t\n"])
+def test_an_error_without_words_is_still_an_error(empty: str) -> None:
+    """Whoever shows its first line must find one."""
+    assert reply_from_bytes(reply_to_bytes(Reply(0, 1, error=empty))).error == "no reason was given."
+
+
 def test_of_a_long_error_the_end_is_read() -> None:
     long = "\n".join(f"line {number}" for number in range(10_000))
     arrived = reply_from_bytes(reply_to_bytes(Reply(0, 1, error=long))).error

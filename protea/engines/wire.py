@@ -20,7 +20,8 @@ WORDS = 10_000  # most characters of an error; of a longer one, the end
 
 def _readable(text: str) -> str:
     """What may be shown on a terminal or written to a file, whoever sent it."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text[-WORDS:])
+    readable = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text[-WORDS:])
+    return readable if readable.strip() else "no reason was given."
 
 
 Count = Annotated[int, Field(ge=0, lt=2**31)]  # what a tensor of counts or a name of a file can hold, with room
