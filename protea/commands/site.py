@@ -13,7 +13,7 @@ from rich.table import Table
 from protea.commands.federation import say
 from protea.display import size
 from protea.errors import ConfigError
-from protea.runs.store import write_bytes, write_text
+from protea.runs.store import fresh, write_bytes, write_text
 
 app = typer.Typer(help="Take part in a federation over a network.", no_args_is_help=True)
 
@@ -24,8 +24,12 @@ Directory = Annotated[Path, typer.Option("--dir", help="The site's directory.")]
 
 CODE = '''"""What this site brings: its model and its data.  Both stay here."""
 
+from pathlib import Path
+
 import numpy as np
 from torch import nn
+
+HERE = Path(__file__).parent
 
 
 def model():
@@ -38,9 +42,9 @@ def data():
 
     A torch Dataset of pairs will do, and so will a table:
         from protea.data.sources.csv_table import Csv
-        return Csv("patients.csv", label="diagnosis", standardise=True)
+        return Csv(HERE / "patients.csv", label="diagnosis", standardise=True)
     """
-    with np.load("data.npz") as arrays:
+    with np.load(HERE / "data.npz") as arrays:
         return arrays["x"], arrays["y"]
 '''
 
@@ -137,6 +141,7 @@ def export(
 
 def open_bundle(directory: Path, bundle: Path) -> None:
     """Put a bundle into the site's directory; one of another site or federation is not put over it."""
+    from protea.network import task as tasks
     from protea.network.bundle import Bundle, read, read_invitation, unpack
 
     there = directory / "bundle"
@@ -148,4 +153,8 @@ def open_bundle(directory: Path, bundle: Path) -> None:
                 f"{directory} belongs to site {old.invitation.site} of another federation or another site, and has its "
                 f"state.  Use another directory for {bundle}: protea site init"
             )
+        state = directory / "state"
+        if state.exists() and old.task.mark() != tasks.parse(new["task.toml"].decode(), str(bundle)).mark():
+            aside = state.rename(fresh(directory, "state-before"))  # rounds begin anew, and a model may not fit
+            say(Console(), f"The task has changed: what was trained for the former one is in {aside}.")
     unpack(bundle, there)

@@ -36,7 +36,8 @@ class Station:
     def tidy(self) -> None:
         """Clear away what a process left that was killed while it wrote; no other one may be at work here."""
         for left in self.folder.glob("client-*/.*"):
-            shutil.rmtree(left)
+            if left.is_dir():
+                shutil.rmtree(left)
 
     def answer(self, message: bytes, limit: int | None = None) -> bytes:
         """The reply to a job, both as bytes; :class:`PayloadError` for what is no job."""
@@ -52,7 +53,12 @@ class Station:
         reply = self.worker.run(job)
         answer = reply_to_bytes(reply)
         if job.task == "train" and reply.error is None:
-            self._keep(job.client, job.round, mark, answer)
+            try:
+                self._keep(job.client, job.round, mark, answer)
+            except BaseException:  # such as a full disk: nobody will hear of this training, so it has not been
+                self.worker.forget(job.client)
+                self.rounds.pop(job.client, None)
+                raise
         return answer
 
     def newest(self, client: int) -> Path | None:
@@ -62,8 +68,6 @@ class Station:
 
     def _have(self, client: int, round: int) -> None:
         """Have the client in memory as it was before its training in ``round``."""
-        if self.rounds.get(client, round) < round:
-            return
         states = self._states(client)
         earlier = [path for path in states if int(path.name) < round]
         if states and not earlier:
@@ -71,10 +75,14 @@ class Station:
                 f"client {client}, round {round}: it has trained up to round {int(states[-1].name)}, and its state "
                 f"before round {round} is kept no longer.  The server must go on from a later checkpoint."
             )
+        last = int(earlier[-1].name) if earlier else 0
+        if states and self.rounds.get(client) == last:
+            return
+        self.rounds.pop(client, None)
         self.worker.forget(client)
         self.worker.saved = earlier[-1] if earlier else self.first
         self.worker.client(client)
-        self.rounds[client] = int(earlier[-1].name) if earlier else 0
+        self.rounds[client] = last
         if not states:
             self._keep(client, 0)  # as it was before it did anything
 
@@ -98,7 +106,10 @@ class Station:
             self._drop(old)
 
     def _drop(self, state: Path) -> None:
-        gone = state.rename(state.with_name(f".dropped-{state.name}"))  # first, or half of it would pass for a state
+        gone = state.with_name(f".dropped-{state.name}")
+        if gone.exists():
+            shutil.rmtree(gone)  # what was not cleared away the last time
+        state.rename(gone)  # first, or half of it would pass for a state
         shutil.rmtree(gone)
 
     def _states(self, client: int) -> list[Path]:

@@ -6,35 +6,49 @@ What is said beside the tensors is checked here: every name, and the type of eve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from protea.engines import Job, Reply, Task
 from protea.errors import PayloadError
 from protea.payload import from_bytes, shortened, to_bytes
 
+WORDS = 10_000  # most characters of an error; of a longer one, the end
+
+
+def _readable(text: str) -> str:
+    """What may be shown on a terminal or written to a file, whoever sent it."""
+    readable = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text[-WORDS:])
+    return readable if readable.strip() else "no reason was given."
+
+
+Count = Annotated[int, Field(ge=0, lt=2**31)]  # what a tensor of counts or a name of a file can hold, with room
+Number = Annotated[int, Field(ge=0, lt=2**63)]
+Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Words = Annotated[str, AfterValidator(_readable)]
+
 
 class AboutJob(TypedDict):
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # type: ignore[misc]
 
     task: Task
-    round: int
-    client: int
+    round: Count
+    client: Count
 
 
 class AboutReply(TypedDict):
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # type: ignore[misc]
 
-    client: int
-    round: int
-    samples: int
+    client: Count
+    round: Count
+    samples: Count
     metrics: dict[str, float]
-    seconds: float
-    process: int
-    memory: int
-    error: str | None
+    seconds: Measure
+    process: Number
+    memory: Number
+    error: Words | None
 
 
 _JOB, _REPLY = TypeAdapter(AboutJob), TypeAdapter(AboutReply)
@@ -84,6 +98,6 @@ def _checked(kind: TypeAdapter[Any], about: dict[str, Any]) -> dict[str, Any]:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise PayloadError(
-            f"what is said beside the tensors is not as agreed: {shortened(where)}: {first['msg']}."
+            f"what is said beside the tensors is not as agreed: {shortened(_readable(where))}: {first['msg']}."
         ) from error
     return checked

@@ -5,18 +5,20 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
 
 from protea.errors import ConfigError
 from protea.network import task as tasks
-from protea.network.keys import write_private
+from protea.network.keys import coordinator_key, public_of_site, refuse_no_certificate, write_private
 from protea.network.task import Task
 
 FILES = {"bundle.json", "task.toml", "coordinator.pub", "ca.crt", "site.key", "public.safetensors"}
-LARGEST = 4 * 2**30  # bytes of a file in a bundle
+LARGEST = {"public.safetensors": 4 * 2**30}  # bytes of a file in a bundle
+SMALL = 2**20  # of the others
 FORMAT = 1
 
 
@@ -28,7 +30,7 @@ class Invitation:
 
     format: int
     site: str  # its name
-    id: int  # its number as a client
+    id: NonNegativeInt  # its number as a client
     address: str  # host:port of the SuperLink
     tls: bool
 
@@ -85,19 +87,37 @@ def read(path: Path) -> dict[str, bytes]:
             names = [info.filename for info in infos]
             if odd := sorted(set(names) - FILES):
                 raise ConfigError(f"{path} is not a bundle of Protea's: {odd[0]!r} is in it.")
-            if len(set(names)) < len(names) or any(info.file_size > LARGEST for info in infos):
+            large = [info for info in infos if info.file_size > LARGEST.get(info.filename, SMALL)]
+            if large or len(set(names)) < len(names):
                 raise ConfigError(f"{path} is not a bundle of Protea's: a file is in it twice, or too large.")
             files = {info.filename: archive.read(info) for info in infos}
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # the last: packed as we never do
         raise ConfigError(f"{path} is not a bundle of Protea's: {error}.") from error
     invitation = read_invitation(files.get("bundle.json", b""), str(path))
     needed = {"task.toml", "coordinator.pub"} | ({"ca.crt", "site.key"} if invitation.tls else set())
     if missing := sorted(needed - files.keys()):
         raise ConfigError(f"{path} is not whole: {missing[0]} is missing.")
-    tasks.parse(files["task.toml"].decode(), f"{path}: task.toml")
+    check(files, str(path))
     return files
+
+
+def check(files: dict[str, bytes], where: str) -> None:
+    """:class:`ConfigError` for files that a site could not use, and would find out later."""
+    try:
+        text = files["task.toml"].decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: task.toml is not text: {error}") from error
+    tasks.parse(text, f"{where}: task.toml")
+    try:
+        coordinator_key(files["coordinator.pub"])
+        if "site.key" in files:
+            public_of_site(files["site.key"])
+        if "ca.crt" in files:
+            refuse_no_certificate(files["ca.crt"])
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def unpack(path: Path, folder: Path) -> Bundle:
@@ -105,8 +125,10 @@ def unpack(path: Path, folder: Path) -> Bundle:
     files = read(path)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    for name, content in sorted(files.items()):
-        write_private(folder / name, content)
+    for name in sorted(files, key=lambda name: (name == "bundle.json", name)):  # that one says that all are there
+        write_private(folder / name, files[name])
+    for name in FILES - files.keys():
+        (folder / name).unlink(missing_ok=True)  # of an earlier bundle
     return Bundle(folder)
 
 

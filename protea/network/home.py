@@ -11,6 +11,7 @@ run/             records and checkpoints, as of any run
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -56,8 +57,12 @@ class Home:
 
     @classmethod
     def create(cls, path: Path, task: Task, host: str, port: int, tls: bool, public: bytes | None = None) -> Home:
-        if path.exists() and any(path.iterdir()):
-            raise ConfigError(f"{path} exists and is not empty.  Choose another directory.")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(f"{path} exists and is not an empty directory.  Choose another one.")
+        if tls:
+            keys.refuse_no_host(host)
+        if not 0 < port < 65536:
+            raise ConfigError(f"{port} is no port: 1 to 65535 are.")
         home = cls(path)
         (path / "keys").mkdir(parents=True)
         (path / "keys").chmod(0o700)
@@ -119,9 +124,12 @@ class Home:
     def invite(self, name: str) -> Path:
         """Write the bundle for one more site."""
         guests = self.guests
-        if not name.isidentifier() and not name.replace("-", "").replace(".", "").isalnum():
-            raise ConfigError(f"{name!r} is no name for a site: use letters, digits, '-' and '.'.")
-        if name in [site.name for site in guests.sites]:
+        if not re.fullmatch(r"\w[\w.-]{0,63}", name):
+            raise ConfigError(
+                f"{name!r} is no name for a site: use letters, digits, '_', '-' and '.', 64 at most, the last two not "
+                f"at its beginning."
+            )
+        if name.casefold() in [site.name.casefold() for site in guests.sites]:  # not every disk tells A from a
             raise ConfigError(f"A site {name!r} was invited already.  Choose another name.")
         private, public = keys.make_site_key() if guests.tls else (None, None)
         path = self._bundle(guests, name, len(guests.sites), private)
@@ -130,25 +138,34 @@ class Home:
         return path
 
     def renew(self) -> list[Path]:
-        """Write all bundles again, with the task as it is now and the keys as they were."""
+        """Write all bundles again, with the task as it is now and the keys as they were.
+
+        The key of a site whose bundle was deleted after it was handed over is not here any more: it gets a new one.
+        """
         found, guests = [], self.guests
         for number, site in enumerate(guests.sites):
-            if not site.removed:
-                private = bundle.read(self.path / "bundles" / f"{site.name}.protea").get("site.key")
-                found.append(self._bundle(guests, site.name, number, private))
+            if site.removed:
+                continue
+            old = self.path / "bundles" / f"{site.name}.protea"
+            private = bundle.read(old).get("site.key") if old.exists() else None
+            if guests.tls:
+                private = private or keys.make_site_key()[0]
+                known = replace(site, key=keys.public_of_site(private).decode())
+                guests = replace(guests, sites=(*guests.sites[:number], known, *guests.sites[number + 1 :]))
+            found.append(self._bundle(guests, site.name, number, private))
+        self._write(guests)
         return found
 
     def outdated(self) -> list[str]:
         """Sites whose bundles have another task than there is now."""
-        now, places = (
-            self.task.mark(),
-            {site.name: self.path / "bundles" / f"{site.name}.protea" for site in self.guests.sites},
-        )
+        now, sites = self.task.mark(), [site.name for site in self.guests.sites if not site.removed]
+        places = {name: self.path / "bundles" / f"{name}.protea" for name in sites}
         tasks_of = {name: bundle.read(path)["task.toml"].decode() for name, path in places.items() if path.exists()}
         return [name for name, text in tasks_of.items() if tasks.parse(text, name).mark() != now]
 
     def _bundle(self, guests: Guests, name: str, number: int, private: bytes | None) -> Path:
-        invitation = bundle.Invitation(bundle.FORMAT, name, number, f"{guests.host}:{guests.port}", guests.tls)
+        host = f"[{guests.host}]" if ":" in guests.host else guests.host  # IPv6
+        invitation = bundle.Invitation(bundle.FORMAT, name, number, f"{host}:{guests.port}", guests.tls)
         files = {"task.toml": (self.path / "task.toml").read_bytes(), "coordinator.pub": self.signer.public()}
         if private is not None:
             files |= {"ca.crt": (self.path / "keys" / "ca.crt").read_bytes(), "site.key": private}

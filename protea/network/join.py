@@ -6,8 +6,8 @@ killed, it is started anew and goes on from what is on disk.
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from protea.engines.flower.node import Node, attend
 from protea.errors import ProteaError
-from protea.network.desk import Desk
+from protea.network.desk import Desk, noted
 from protea.network.site import Site
 from protea.runs.store import locked
 
@@ -36,7 +36,7 @@ def join(path: Path, tell: Tell) -> None:
     taken = f"{path} takes part already, in another process.  Stop that one first."
     with locked(path / ".lock", taken):
         site.ended.unlink(missing_ok=True)
-        Desk(site).station.worker.client(site.id)  # what is wrong with model, data or state is said now
+        site.restored().client(site.id)  # what is wrong with model, data or state is said now
         invitation = site.bundle.invitation
         node = Node(path / "flower", invitation.address, site.bundle.ca, site.bundle.key)
         client = Process(path, node)
@@ -76,9 +76,9 @@ def watch(node: Node, client: Process, site: Site, tell: Tell) -> None:
         if audit.exists() and audit.stat().st_size > seen:
             with audit.open("rb") as file:
                 file.seek(seen)
-                lines = file.read()
-            seen += len(lines)
-            for line in map(json.loads, lines.decode().splitlines()):
+                whole, end, _ = file.read().rpartition(b"\n")  # of what comes after, the end is still to come
+            seen += len(whole + end)
+            for line in noted(whole):
                 tell(f"Sent in round {line['round']}: {line['task']}, {line['bytes']:,} bytes, {line['blake2b']}")
         time.sleep(0.5)
     time.sleep(SAID)
@@ -87,7 +87,7 @@ def watch(node: Node, client: Process, site: Site, tell: Tell) -> None:
 
 def refuse_for_ever(log: str) -> None:
     """Raise if a SuperNode's words give a reason that no other try will mend."""
-    if "certificate" in log.lower() or "ssl" in log.lower():
+    if re.search("certificate.verify.failed|wrong.version.number", log, re.IGNORECASE):  # a lost connection may pass
         raise ProteaError(
             "The server's certificate is not one of this federation's: either the bundle is of another federation, or "
             f"another server answers at that address.  The SuperNode's words:\n{log}"
@@ -145,6 +145,8 @@ def serve(path: str, address: str, parent: str) -> None:
 
     threading.Thread(target=end_with_parent, daemon=True).start()
     site = Site(Path(path))
-    desk = Desk(site)
-    desk.station.tidy()
-    attend(address, site.path / "flower", desk.handle)
+    taken = f"{path} has a client process already, which has not ended yet."
+    with locked(site.path / ".client.lock", taken):
+        desk = Desk(site)
+        desk.station.tidy()
+        attend(address, site.path / "flower", desk.handle)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import os
+import re
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import (
@@ -76,7 +77,11 @@ def make_site_key() -> tuple[bytes, bytes]:
 
 
 def public_of_site(private: bytes) -> bytes:
-    key = load_ssh_private_key(private, None)
+    """The public key to a site's private one; :class:`ConfigError` for what is none."""
+    try:
+        key = load_ssh_private_key(private, None)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"The site's key cannot be read: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError("The site's key is not an EC key.")
     return public_of(key)
@@ -107,23 +112,50 @@ class Signer:
 
 def opened(message: bytes, public: bytes) -> bytes:
     """What was signed, if the coordinator has signed it; :class:`PayloadError` if not."""
-    key = load_pem_public_key(public)
-    assert isinstance(key, ed25519.Ed25519PublicKey)
     try:
-        key.verify(message[:SIGNATURE], message[SIGNATURE:])
+        coordinator_key(public).verify(message[:SIGNATURE], message[SIGNATURE:])
     except InvalidSignature:
         raise PayloadError("a message came that this federation's coordinator has not signed.") from None
     return message[SIGNATURE:]
+
+
+def coordinator_key(public: bytes) -> ed25519.Ed25519PublicKey:
+    """By which a site knows its coordinator; :class:`ConfigError` for what is none."""
+    try:
+        key = load_pem_public_key(public)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"The coordinator's key cannot be read: {error}") from error
+    if not isinstance(key, ed25519.Ed25519PublicKey):
+        raise ConfigError("The coordinator's key is not an Ed25519 key.")
+    return key
+
+
+def refuse_no_certificate(content: bytes) -> None:
+    """:class:`ConfigError` unless this is a certificate."""
+    try:
+        x509.load_pem_x509_certificate(content)
+    except ValueError as error:
+        raise ConfigError(f"The certificate cannot be read: {error}") from error
 
 
 def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
 
 
+def refuse_no_host(host: str) -> None:
+    """:class:`ConfigError` for what no certificate can be made for."""
+    _host(host)
+
+
 def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", host) or len(host) > 253:
+            raise ConfigError(
+                f"{host!r} is no name of a host, and no address.  Write it as sites reach it, without https:// and "
+                f"without a port, such as server.example.org or 192.0.2.7."
+            ) from None
         return x509.DNSName(host)
 
 

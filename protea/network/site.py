@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from pydantic import PositiveInt
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -39,7 +41,7 @@ from protea.models.families import Member
 from protea.models.maker import Maker
 from protea.models.split import SplitModel
 from protea.network.bundle import Bundle
-from protea.network.task import Task
+from protea.network.task import Task, new_server
 from protea.rng import Streams
 from protea.server import Server
 from protea.training import Training
@@ -53,7 +55,7 @@ class Settings:
     """``site.toml``."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    threads: int = 1  # of torch
+    threads: PositiveInt = 1  # of torch
     report: bool = True  # tell the coordinator how accurate this site's model is: counts by class, no samples
     split: Split = field(default_factory=Split)  # of this site's samples, unless data() gives a test part
     training: dict[str, Any] = field(default_factory=dict)  # what differs from the task's
@@ -82,7 +84,7 @@ class Site:
         file = self.path / "site.toml"
         try:
             table = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, tomllib.TOMLDecodeError) as error:
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"{file} cannot be read: {error}") from error
         settings: Settings = tables.read(Settings, table, str(file))
         return settings
@@ -120,8 +122,10 @@ class Site:
         given = self._call("data")
         try:
             return with_classes(as_dataset(given, self.task.classes), self.task.classes)
-        except DataError as error:
+        except ProteaError as error:
             raise DataError(f"{self.path / 'site.py'}: data(): {error}") from error
+        except Exception as error:  # a data set of the site's own making is read here
+            raise DataError(f"{self.path / 'site.py'}: data(): {type(error).__name__}: {error}") from error
 
     @cached_property
     def share(self) -> Share:
@@ -141,12 +145,16 @@ class Site:
 
     def trained(self) -> SplitModel:
         """The model after the last round that this site trained in, ready for use."""
-        station = Station(self.worker(), self.path / "state")
-        if station.newest(self.id) is None:
+        worker = self.restored()
+        if worker.saved is None or worker.saved.name == "000000":
             raise ConfigError(f"{self.path} has not trained yet.")
-        station.worker.saved = station.newest(self.id)
-        model = station.worker.client(self.id).model
-        return model.eval()
+        return worker.client(self.id).model.eval()
+
+    def restored(self) -> Worker:
+        """A worker whose client is as it was after the last round that this site trained in."""
+        worker = self.worker()
+        worker.saved = Station(worker, self.path / "state").newest(self.id)
+        return worker
 
     @property
     def id(self) -> int:
@@ -249,7 +257,7 @@ def as_dataset(given: Any, names: tuple[str, ...]) -> Dataset:
     """Arrays ``(x, y)`` or ``(x, y, x_test, y_test)``, a torch data set, or a source such as ``Csv(...)``."""
     if isinstance(given, Dataset):
         return given
-    if hasattr(given, "load"):
+    if hasattr(given, "load") and not isinstance(given, torch.utils.data.Dataset):
         found = given.load()
         if not isinstance(found, Dataset):
             raise DataError(f"load() of {type(given).__name__} gives a {type(found).__name__}, not a Dataset.")
@@ -275,20 +283,18 @@ def with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
 
 def public_samples(path: Path, task: Task, device: str = "cpu") -> Samples:
     """Inputs that all parties have; nobody has labelled them."""
-    x = load_file(path)["x"]
+    try:
+        named = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if named.keys() != {"x"}:
+        raise ConfigError(f"{path} holds {', '.join(sorted(named)) or 'nothing'}; expected is x alone.")
+    x = named["x"]
     if tuple(x.shape[1:]) != task.shape:
         raise ConfigError(f"{path} has samples of shape {tuple(x.shape[1:])}; the task's are {task.shape}.")
     return Samples(Dataset(x, torch.zeros(len(x), dtype=torch.int64), task.classes), device=device)
 
 
 def make_server(task: Task, public: Path | None) -> Server:
-    """The coordinator's side of a task: it has no data, but for public ones."""
-    maker = Maker(task.models, task.shape, len(task.classes))
-    return Server(
-        classes=len(task.classes),
-        dim=task.models.dim,
-        rng=Streams(task.seed).at("server"),
-        public=None if public is None else public_samples(public, task),
-        make=maker,
-        rounds=task.rounds,
-    )
+    """The coordinator's side of a task, with public data from a file."""
+    return new_server(task, None if public is None else public_samples(public, task))

@@ -11,18 +11,23 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import tomli_w
+import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from safetensors.torch import save
 
 from protea import tables
 from protea.data.convert import inputs
+from protea.data.samples import Samples
 from protea.errors import ConfigError
 from protea.evaluation import Evaluation
 from protea.faults import Limits
 from protea.method import Method
 from protea.methods.fedproto import FedProto
 from protea.models.families import Models
+from protea.models.maker import Maker
 from protea.models.split import Adapter
+from protea.rng import Streams
+from protea.server import Server
 from protea.tables import chosen, to_table
 from protea.training import Training
 
@@ -70,8 +75,8 @@ def load(path: Path) -> Task:
     """The task in a file, checked."""
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     return parse(text, str(path))
 
 
@@ -94,14 +99,49 @@ def public_file(path: Path) -> tuple[bytes, list[int]]:
     """Inputs in a .npy file as they go into bundles, and the shape of one of them."""
     try:
         array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise ConfigError(f"{path} cannot be read as a .npy file: {error}") from error
+    if not isinstance(array, np.ndarray) or array.ndim < 2 or not len(array):
+        raise ConfigError(f"{path} must hold one array, with a row for each sample.")
     x = inputs(array)
+    if not torch.isfinite(x).all():
+        raise ConfigError(f"{path} holds values that are not finite (nan or inf).")
     return save({"x": x}), list(x.shape[1:])
 
 
 def dump(task: Task) -> str:
     return tomli_w.dumps(to_table(task))
+
+
+def new_server(task: Task, public: Samples | None = None) -> Server:
+    """The coordinator's side of a task: it has no data, but for public ones."""
+    return Server(
+        classes=len(task.classes),
+        dim=task.models.dim,
+        rng=Streams(task.seed).at("server"),
+        public=public,
+        make=Maker(task.models, task.shape, len(task.classes)),
+        rounds=task.rounds,
+    )
+
+
+def started(task: Task, public: Samples | None = None) -> Server:
+    """The same before the first round."""
+    server = new_server(task, public)
+    with server.rng.at("round", 0).default("start"):
+        task.method.start_server(server)
+    return server
+
+
+def refuse_shapeless(task: Task, where: str) -> None:
+    """Raise :class:`ConfigError` if the server makes a model to begin with, for which it must know what samples are."""
+    try:
+        started(task)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{where}: the method makes a model on the server, and needs to know the shape of a sample for that.  "
+            f"Set it: shape = [1, 28, 28]."
+        ) from error
 
 
 def check(task: Task, where: str) -> None:
@@ -120,6 +160,8 @@ def check(task: Task, where: str) -> None:
             f"{where}: the method needs models that are all alike, and sites bring their own.  "
             f"Choose one for different models: protea list methods."
         )
+    if not task.shape:
+        refuse_shapeless(task, where)
     evaluation = task.evaluation
     if evaluation.shared != "never" or evaluation.snapshots:
         raise ConfigError(

@@ -12,11 +12,13 @@ from torch import Tensor
 from protea.engines import Job, Reply
 from protea.engines.station import Station
 from protea.engines.wire import job_to_bytes, reply_from_bytes
-from protea.errors import ClientError, ConfigError
+from protea.errors import ClientError, ConfigError, PayloadError
+from protea.gate import checked
 from protea.models.build import size
 from protea.network.desk import discreet
 from protea.network.site import Site
-from protea.payload import unpack
+from protea.network.task import started
+from protea.payload import pack
 
 
 @dataclass(frozen=True)
@@ -60,20 +62,24 @@ def trial(path: Path) -> Trial:
     sizes: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
         station = Station(worker, Path(folder))
-        for job in (Job("train", 1, site.id), Job("evaluate", 1, site.id)):
+        server = started(task, site.public())
+        server.round, down = 1, pack(task.method.broadcast(server, site.id))
+        for job in (Job("train", 1, site.id, down), Job("evaluate", 1, site.id, down)):
             if job.task == "evaluate" and not site.settings.report:
                 continue
-            answer = discreet(station.answer(job_to_bytes(job)))
+            found = station.answer(job_to_bytes(job))
+            if (error := reply_from_bytes(found).error) is not None:
+                raise ClientError(f"The trial round failed: {error}")
+            answer = discreet(found)
             reply = reply_from_bytes(answer)
-            if reply.error is not None:
-                raise ClientError(f"The trial round failed: {reply.error}")
             sizes[job.task] = len(answer)
             leaving += [describe(job.task, name, tensor) for name, tensor in sorted(reply.up.items())]
             if job.task == "train":
                 trained = reply
-    up = unpack(task.method.up, trained.up)
-    if up is not None:
-        up.check(len(task.classes), task.models.dim)
+    try:
+        checked(task.method, server, task.limits, trained)
+    except PayloadError as error:
+        raise ClientError(f"The coordinator would refuse what this site sends: {error}") from error
     client = worker.client(site.id)
     present = present_classes(trained, len(task.classes))
     return Trial(

@@ -1,0 +1,36 @@
+"""Which of a SuperNode's words mean that no other try will help."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from protea.errors import ProteaError
+from protea.network.join import refuse_for_ever
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "httpx.ConnectError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate",
+        "ssl.SSLCertVerificationError: certificate verify failed: Hostname mismatch",
+        "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)",
+    ],
+)
+def test_another_server_is_refused_for_ever(words: str) -> None:
+    with pytest.raises(ProteaError, match="The server's certificate is not one of this federation's"):
+        refuse_for_ever(f"INFO: Starting\nERROR: {words}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol",
+        "Using the root certificate at bundle/ca.crt",
+        "[Errno 111] Connection refused",
+        "SuperNode is not registered",
+    ],
+)
+def test_a_server_that_was_stopped_may_come_back(words: str) -> None:
+    refuse_for_ever(f"INFO: Starting\nERROR: {words}")

@@ -1,0 +1,151 @@
+"""What all parties agree on: read, written, and refused before any work."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load
+from sklearn.datasets import load_digits
+
+from protea.errors import ConfigError, ProteaError
+from protea.methods.fedproto import FedProto
+from protea.methods.fedtgp import FedTGP
+from protea.network import task as tasks
+from protea.network.task import Task, dump, made, parse, public_file
+from protea.plugins import table as plugged
+
+SMALL = Task(("cat", "dog"))
+SHARED = {"classes": ["cat", "dog"]}
+
+
+def refused(text: str) -> str:
+    with pytest.raises(ConfigError) as refusal:
+        parse(text, "task.toml")
+    return str(refusal.value)
+
+
+def test_what_is_not_said_has_a_value() -> None:
+    task = parse('classes = ["cat", "dog"]', "task.toml")
+    assert task == SMALL and task.method == FedProto() and task.quorum == 2 and task.evaluation.shared == "never"
+
+
+@pytest.mark.parametrize("method", sorted(plugged("methods")))
+def test_a_task_is_read_as_it_was_written(method: str, tmp_path: Path) -> None:
+    table = {**SHARED, "shape": [1, 8, 8], "method": {"name": method}, "models": {"server": "mlp:16"}}
+    task = made(table, ["rounds=7", "deadline=12.5", "training.lr=0.003", "limits.upload=1MB"])
+    (tmp_path / "task.toml").write_text(dump(task))
+    again = tasks.load(tmp_path / "task.toml")
+    assert again == task and again.mark() == task.mark() and dump(again) == dump(task)
+    assert (task.rounds, task.deadline, task.training.lr, task.shape) == (7, 12.5, 0.003, (1, 8, 8))
+
+
+CHANGES = [
+    *('classes=["dog", "cat"]', "rounds=51", "fraction=0.5", "quorum=3", "deadline=1.0", "patience=61.0", "seed=2"),
+    *("shape=[8]", "method.pull=2.0", "models.dim=64", "training.lr=0.02", "evaluation.every=2", "limits.norm=10.0"),
+]
+
+
+def test_the_mark_changes_with_any_setting() -> None:
+    assert {change.partition("=")[0].partition(".")[0] for change in CHANGES} == {f.name for f in fields(Task)}
+    marks = [made(SHARED, [change]).mark() for change in CHANGES]
+    assert len({SMALL.mark(), *marks}) == len(CHANGES) + 1
+    assert made(SHARED, []).mark() == SMALL.mark()
+
+
+def test_the_mark_does_not_depend_on_how_a_task_is_written() -> None:
+    text = '[method]\nname = "fedproto"\n[models]\ndim = 128'
+    assert parse('# ours\nrounds = 50\nclasses = ["cat", "dog"]\n' + text, "task.toml").mark() == SMALL.mark()
+
+
+WRONG = {
+    "no classes": ("", "classes is missing"),
+    "one class": ('classes = ["cat"]', "two or more different names; found ['cat']"),
+    "a class twice": ('classes = ["cat", "cat"]', "two or more different names"),
+    "classes by number": ("classes = 3", "classes"),
+    "no rounds": ('classes = ["a", "b"]\nrounds = 0', "rounds"),
+    "no quorum": ('classes = ["a", "b"]\nquorum = 0', "quorum"),
+    "a deadline below zero": ('classes = ["a", "b"]\ndeadline = -1', "deadline"),
+    "a fraction above one": ('classes = ["a", "b"]\nfraction = 1.5', "fraction"),
+    "a name that is nearly right": ('classes = ["a", "b"]\nround = 3', "Did you mean rounds?"),
+    "a setting of a method that is nearly right": (
+        'classes = ["a", "b"]\n[method]\nname = "fedproto"\npul = 3',
+        "Did you mean method.pull?",
+    ),
+    "a setting of training that is nearly right": ('classes = ["a", "b"]\n[training]\nlrr = 3', "training.lr?"),
+    "a method that is nearly right": ('classes = ["a", "b"]\nmethod = "fedprot"', "Did you mean fedproto?"),
+    "a size that is none": ('classes = ["a", "b"]\n[limits]\nupload = "much"', "is no size"),
+    "no TOML": ("classes = [", "task.toml is not a TOML file"),
+    "models that must be alike": (
+        'classes = ["a", "b"]\nmethod = "fedproc@original"',
+        "the method needs models that are all alike, and sites bring their own",
+    ),
+    "a server without a model": (
+        'classes = ["a", "b"]\nmethod = "fedpkd"\nshape = [8]',
+        "Set models.server to an architecture",
+    ),
+    "public data of no shape": (
+        'classes = ["a", "b"]\nmethod = "fedpkd"\n[models]\nserver = "mlp:16"',
+        "Set it: shape = [1, 28, 28]",
+    ),
+    "a server that makes a model of no shape": (
+        'classes = ["a", "b"]\nmethod = "lg_fedavg"',
+        "the method makes a model on the server",
+    ),
+    "answers of single samples": (
+        'classes = ["a", "b"]\n[evaluation]\nshared = "last"',
+        'evaluation.shared must be "never"',
+    ),
+    "features of single samples": ('classes = ["a", "b"]\n[evaluation]\nsnapshots = 1', "a site shows no features"),
+    "an evaluation before": ('classes = ["a", "b"]\n[evaluation]\nwhen = "before"', 'must be "after"'),
+}
+
+
+@pytest.mark.parametrize(("text", "complaint"), WRONG.values(), ids=WRONG)
+def test_a_task_that_cannot_run_is_refused(text: str, complaint: str) -> None:
+    words = refused(text)
+    assert complaint in words and "task.toml" in words
+
+
+def test_a_file_that_is_no_text_or_is_missing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "task.toml").write_bytes(b'classes = ["\xff", "b"]')
+    for name in ("task.toml", "other.toml"):
+        with pytest.raises(ConfigError, match=f"{name} cannot be read"):
+            tasks.load(tmp_path / name)
+
+
+def test_what_a_coordinator_types_is_checked_as_a_file_is() -> None:
+    assert made(SHARED, ["method.name=fedtgp", "rounds=3"]).method == FedTGP()
+    with pytest.raises(ConfigError, match=r"command line: round (.|\n)*Did you mean rounds"):
+        made(SHARED, ["round=3"])
+
+
+def test_public_inputs_are_stored_as_models_see_them(tmp_path: Path) -> None:
+    images = load_digits().images[:20]
+    np.save(tmp_path / "floats.npy", images.astype(np.float32))
+    np.save(tmp_path / "bytes.npy", images.astype(np.uint8))
+    content, shape = public_file(tmp_path / "floats.npy")
+    assert shape == [8, 8] and np.array_equal(load(content)["x"].numpy(), images.astype(np.float32))
+    content, shape = public_file(tmp_path / "bytes.npy")
+    assert shape == [1, 8, 8]
+    assert np.array_equal(load(content)["x"][:, 0].numpy(), images.astype(np.uint8))
+
+
+def test_public_inputs_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "number.npy", np.float32(3))
+    np.save(tmp_path / "row.npy", np.zeros(5, np.float32))
+    np.save(tmp_path / "none.npy", np.zeros((0, 5), np.float32))
+    np.save(tmp_path / "nan.npy", np.full((2, 5), np.nan, np.float32))
+    np.save(tmp_path / "names.npy", np.array([["a"], ["b"]]))
+    np.save(tmp_path / "pickled.npy", np.array([[{}], [{}]], object), allow_pickle=True)
+    np.savez(tmp_path / "many.npy", a=np.zeros((2, 5)))
+    (tmp_path / "many.npy.npz").rename(tmp_path / "many.npy")
+    (tmp_path / "empty.npy").write_bytes(b"")
+    (tmp_path / "text.npy").write_text("x,y\n1,2\n")
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert len(found) == 9
+    for name in [*found, "missing.npy"]:
+        with pytest.raises(ProteaError):
+            public_file(tmp_path / name)
