@@ -24,8 +24,12 @@ Directory = Annotated[Path, typer.Option("--dir", help="The site's directory.")]
 
 CODE = '''"""What this site brings: its model and its data.  Both stay here."""
 
+from pathlib import Path
+
 import numpy as np
 from torch import nn
+
+HERE = Path(__file__).parent
 
 
 def model():
@@ -38,9 +42,9 @@ def data():
 
     A torch Dataset of pairs will do, and so will a table:
         from protea.data.sources.csv_table import Csv
-        return Csv("patients.csv", label="diagnosis", standardise=True)
+        return Csv(str(HERE / "patients.csv"), label="diagnosis", standardise=True)
     """
-    with np.load("data.npz") as arrays:
+    with np.load(HERE / "data.npz") as arrays:
         return arrays["x"], arrays["y"]
 '''
 

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from protea import tables
 from protea.data.convert import inputs
 from protea.errors import ConfigError
-from protea.evaluation import Evaluation
+from protea.evaluation import Evaluation, Protocol
 from protea.faults import Limits
 from protea.method import Method
 from protea.methods.fedproto import FedProto
@@ -41,6 +41,7 @@ class Judging(Evaluation):
 
     shared: Literal["never", "last"] | PositiveInt = "never"
     snapshots: NonNegativeInt = 0
+    protocol: Protocol = "final"  # sites keep the models of the last round, not of one that was chosen
 
 
 @dataclass(frozen=True)
