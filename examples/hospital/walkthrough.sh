@@ -63,8 +63,8 @@ done
 
 step "What each hospital has written down about what it sent"
 for site in $sites; do
-    echo "$work/$site/audit.jsonl: $(wc -l <"$work/$site/audit.jsonl") messages, the last of them"
-    tail -n 1 "$work/$site/audit.jsonl"
+    echo "$work/$site/audit.jsonl: $(wc -l <"$work/$site/audit.jsonl") messages; the first one with prototypes:"
+    grep -m 1 train "$work/$site/audit.jsonl"
 done
 
 step "Each hospital keeps its model"
