@@ -42,7 +42,7 @@ def data():
 
     A torch Dataset of pairs will do, and so will a table:
         from protea.data.sources.csv_table import Csv
-        return Csv(HERE / "patients.csv", label="diagnosis", standardise=True)
+        return Csv(str(HERE / "patients.csv"), label="diagnosis", standardise=True)
     """
     with np.load(HERE / "data.npz") as arrays:
         return arrays["x"], arrays["y"]

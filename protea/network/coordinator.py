@@ -198,7 +198,7 @@ class Coordinator:
                     self.given_up.add(number)
                     self._tell(f"{sites[number].name} is not there; rounds go on without it until it comes.")
                 self.status.doing = "training"
-                self._tell()
+                self._see(network, sites)
                 return here
             names = ", ".join(sites[number].name for number in invited if number not in here)
             self.status.doing = (

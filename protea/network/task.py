@@ -19,7 +19,7 @@ from protea import tables
 from protea.data.convert import inputs
 from protea.data.samples import Samples
 from protea.errors import ConfigError
-from protea.evaluation import Evaluation
+from protea.evaluation import Evaluation, Protocol
 from protea.faults import Limits
 from protea.method import Method
 from protea.methods.fedproto import FedProto
@@ -46,6 +46,7 @@ class Judging(Evaluation):
 
     shared: Literal["never", "last"] | PositiveInt = "never"
     snapshots: NonNegativeInt = 0
+    protocol: Protocol = "final"  # sites keep the models of the last round, not of one that was chosen
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,146 @@
+"""Processes that are killed while a round is on: a federation goes on, and ends where it would have ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="the extra flower is not installed")
+
+from parties import NAMES, Parties, alone, make_home, make_site, over_network, parties, until
+
+from protea.network.home import Home
+from protea.network.site import Site
+from protea.record import Record
+from protea.runs.store import Run
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.xdist_group("deployment"),
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc"),
+]
+
+
+def federation(tmp_path: Path, **settings: Any) -> tuple[Home, list[Site]]:
+    home = make_home(tmp_path / "home", rounds=3, patience=100.0, **settings)
+    return home, [make_site(tmp_path / name, home.path / "bundles" / f"{name}.protea", name) for name in NAMES]
+
+
+def process(*words: str | Path) -> int:
+    """The id of the one process whose command line has all these words."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if all(str(word) in line for word in words) and int(folder.name) != os.getpid():
+            found.append(int(folder.name))
+    assert len(found) == 1, found
+    return found[0]
+
+
+def amid_round_two(site: Site) -> None:
+    """Wait until the site trains in its second round."""
+    (site.path / "slow").touch()
+    until(lambda: (site.path / "state" / "client-000" / "000001").exists(), 200)
+    (site.path / "training").unlink()
+    until(lambda: (site.path / "training").exists(), 200)
+
+
+def records(home: Home) -> list[Record]:
+    return Record.read(Run.open(home.path / "run").metrics())
+
+
+def start(all_of: Parties, home: Home, sites: list[Site]) -> tuple[Any, list[Any]]:
+    return all_of.serve(home), [all_of.join(site) for site in sites]
+
+
+def test_a_site_killed_amid_a_round_comes_back_and_nothing_is_lost(tmp_path: Path) -> None:
+    home, sites = federation(tmp_path)
+    expected = alone(home.task, sites, tmp_path / "alone")
+    with parties(tmp_path) as all_of:
+        server, joined = start(all_of, home, sites)
+        amid_round_two(sites[0])
+        joined[0].kill()
+        (sites[0].path / "slow").unlink()
+        all_of.join(sites[0])
+        assert server.wait(400) == 0
+    assert over_network(home, sites) == expected
+
+
+def test_a_client_process_killed_amid_a_round_is_started_anew_and_nothing_is_lost(tmp_path: Path) -> None:
+    home, sites = federation(tmp_path)
+    expected = alone(home.task, sites, tmp_path / "alone")
+    with parties(tmp_path) as all_of:
+        server, joined = start(all_of, home, sites)
+        amid_round_two(sites[0])
+        os.kill(process("protea.network.join import serve", sites[0].path), signal.SIGKILL)
+        (sites[0].path / "slow").unlink()
+        assert server.wait(400) == 0
+        assert "it is started anew" in joined[0].said()
+    assert over_network(home, sites) == expected
+
+
+def test_a_coordinator_killed_amid_a_round_goes_on_from_the_round_before(tmp_path: Path) -> None:
+    home, sites = federation(tmp_path)
+    expected = alone(home.task, sites, tmp_path / "alone")
+    with parties(tmp_path) as all_of:
+        server, _ = start(all_of, home, sites)
+        amid_round_two(sites[0])
+        server.kill()
+        (sites[0].path / "slow").unlink()
+        server = all_of.serve(home)
+        assert server.wait(400) == 0
+    assert over_network(home, sites) == expected
+
+
+def test_a_superlink_killed_amid_a_round_is_started_anew_and_nothing_is_lost(tmp_path: Path) -> None:
+    home, sites = federation(tmp_path)
+    expected = alone(home.task, sites, tmp_path / "alone")
+    with parties(tmp_path) as all_of:
+        server, _ = start(all_of, home, sites)
+        amid_round_two(sites[0])
+        os.kill(process("flower-superlink", home.path), signal.SIGKILL)
+        (sites[0].path / "slow").unlink()
+        assert server.wait(400) == 0
+    assert over_network(home, sites) == expected
+
+
+def test_a_site_that_is_gone_is_waited_for_until_the_deadline_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    """The round goes on without it: here the end cannot be what it would have been."""
+    home, sites = federation(tmp_path, quorum=2, deadline=30.0)
+    with parties(tmp_path) as all_of:
+        server, joined = start(all_of, home, sites)
+        amid_round_two(sites[0])
+        joined[0].kill()
+        until(lambda: "Round 2 of 3" in server.said(), 300)
+        assert "north has gone" in server.said() or "Left out, north" in server.said()
+        (sites[0].path / "slow").unlink()
+        all_of.join(sites[0])
+        assert server.wait(400) == 0
+    found = records(home)
+    assert found[1].participants == [0, 1, 2] and list(found[1].failures) == [0]
+    assert "no answer within 30 s" in found[1].failures[0] and not found[1].refused
+    assert found[2].participants == [0, 1, 2] and not found[2].failures
+    assert sorted(path.name for path in (sites[0].path / "state" / "client-000").glob("[0-9]*"))[-1] == "000003"
+
+
+def test_a_site_joins_later_and_another_is_removed(tmp_path: Path) -> None:
+    home, sites = federation(tmp_path, quorum=2)
+    (sites[0].path / "slow").touch()
+    with parties(tmp_path) as all_of:
+        server, joined = start(all_of, home, sites)
+        amid_round_two(sites[0])
+        home.remove("south")
+        newcomer = make_site(tmp_path / "west", home.invite("west"), "west")
+        all_of.join(newcomer)
+        assert server.wait(400) == 0
+        until(lambda: "does not let this site in" in joined[1].said() or "ended" in joined[1].said())
+    last = records(home)[-1]
+    assert 1 not in last.participants and 3 in last.participants and not last.failures
+    assert newcomer.id == 3 and (newcomer.path / "state" / "client-003" / "000003").exists()
