@@ -75,8 +75,7 @@ class Federation:
         self.start()
         while server.round < self.rounds:
             server.round += 1
-            if self.roster is not None:
-                self.here = self.roster()
+            self.here = range(self.clients) if self.roster is None else self.roster()
             clock, failures = Clock(), dict[int, str]()
             chosen = choose(self.here, self.fraction, server)
             absent = self._absent(chosen)
@@ -90,6 +89,8 @@ class Federation:
                 jobs = self._jobs("train", asked)
                 replies = self._ask(jobs)
                 answers = by_client(replies)
+                away = {reply.client for reply in replies if reply.away}
+                self.here = [client for client in self.here if client not in away] if away else self.here
             with clock("server"), self._on_server("aggregate"):
                 found = accept(method, server, self.limits, jobs, answers, absent)
                 self._enough(found, absent)

@@ -39,6 +39,7 @@ class Reply:
     memory: int = 0  # most bytes that it ever had
     error: str | None = None
     refused: bool = False  # the error is that what came could not be read
+    away: bool = False  # the error is that nothing came
 
 
 Watch = Callable[[Reply], None]

@@ -18,7 +18,7 @@ from protea.payload import from_bytes, shortened, to_bytes
 WORDS = 10_000  # most characters of an error; of a longer one, the end
 
 
-def _readable(text: str) -> str:
+def readable(text: str) -> str:
     """What may be shown on a terminal or written to a file, whoever sent it."""
     readable = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text[-WORDS:])
     return readable if readable.strip() else "no reason was given."
@@ -27,7 +27,7 @@ def _readable(text: str) -> str:
 Count = Annotated[int, Field(ge=0, lt=2**31)]  # what a tensor of counts or a name of a file can hold, with room
 Number = Annotated[int, Field(ge=0, lt=2**63)]
 Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Words = Annotated[str, AfterValidator(_readable)]
+Words = Annotated[str, AfterValidator(readable)]
 
 
 class AboutJob(TypedDict):
@@ -98,6 +98,6 @@ def _checked(kind: TypeAdapter[Any], about: dict[str, Any]) -> dict[str, Any]:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise PayloadError(
-            f"what is said beside the tensors is not as agreed: {shortened(_readable(where))}: {first['msg']}."
+            f"what is said beside the tensors is not as agreed: {shortened(readable(where))}: {first['msg']}."
         ) from error
     return checked

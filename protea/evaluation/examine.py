@@ -70,6 +70,9 @@ class Examination(Payload):
         known = {f"{part}/{rule}" for part in ("test", "validation") for rule in rules.NAMES}
         if unknown := sorted(self.tallies.keys() - known):
             raise PayloadError(f"{unknown[0]!r} arrived, which is not a part and a rule, such as test/head.")
+        for part in {name.partition("/")[0] for name in self.tallies}:
+            if f"{part}/method" not in self.tallies:
+                raise PayloadError(f"what the method's own rule answers on the {part} samples is missing.")
 
 
 @torch.no_grad()

@@ -14,9 +14,10 @@ import tomli_w
 from protea.engines import Reply
 from protea.engines.flower.grid import Network, NodeInfo
 from protea.engines.flower.link import Link
+from protea.engines.wire import readable
 from protea.errors import ClientError, ConfigError, PayloadError
 from protea.experiment import environment, summary
-from protea.federation import Federation
+from protea.federation import Federation, participants
 from protea.network.home import Home, Invited
 from protea.network.site import make_server
 from protea.network.task import Task, dump
@@ -27,6 +28,7 @@ from protea.tables import to_table
 from protea.units import in_bytes
 
 KEEP = 2  # checkpoints
+PAUSE, LONGEST = 1.0, 60.0  # seconds before a round that too few have answered is begun anew
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -95,13 +97,17 @@ class Coordinator:
                 sign=self.home.signer,
                 hello={"task": self.task.mark()},
             )
+            tries = 0
             with closing(network):
                 while True:
                     try:
                         records = self._rounds(directory, network)
                         break
                     except ClientError as error:  # too few have answered
-                        self._tell(f"{error}  The round is begun anew.")
+                        tries += 1
+                        pause = min(PAUSE * 2 ** min(tries, 10), LONGEST)
+                        self._tell(f"{error}  The round is begun anew in {pause:g} s.")
+                        time.sleep(pause)
                 numbers = summary(self.task.method, self.task.evaluation, records, self.task.classes)
                 network.dismiss({"round": self.task.rounds})
             directory.finish(numbers)
@@ -126,6 +132,8 @@ class Coordinator:
                 f"protea federation invite {self.home.path} --renew"
             )
         table = {**to_table(self.task), "clients": len(self.home.guests.sites)}
+        table["models"]["family"] = "the sites' own"
+        table["data"] = {"source": "the sites' own data", "partition": "as they have it"}
         run = Run.create(path, tomli_w.dumps(table), environment("cpu", threads=1))
         (path / "task.toml").write_text(dump(self.task))
         return run
@@ -193,7 +201,8 @@ class Coordinator:
             self.given_up -= set(here)
             invited = [number for number, site in enumerate(sites) if not site.removed]
             missing = [number for number in invited if number not in here and number not in self.given_up]
-            if len(here) >= self.task.quorum and (not missing or time.monotonic() > end):
+            enough = participants(len(here), self.task.fraction) >= self.task.quorum
+            if enough and (not missing or time.monotonic() > end):
                 for number in missing:
                     self.given_up.add(number)
                     self._tell(f"{sites[number].name} is not there; rounds go on without it until it comes.")
@@ -210,15 +219,19 @@ class Coordinator:
     def _register(self, network: Network) -> tuple[Invited, ...]:
         """Who is invited now; the server lets just these in."""
         sites = self.home.guests.sites
-        while len(self.status.sites) < len(sites):
-            self.status.sites.append(Guest(sites[len(self.status.sites)].name))
-        for guest, site in zip(self.status.sites, sites, strict=True):
-            guest.removed = site.removed
+        self._guests(sites)
         link = network.carrier
         if isinstance(link, Link) and link.tls is not None and link.keys != self.home.site_keys:
-            link.register(self.home.site_keys)
+            with network.connected():
+                link.register(self.home.site_keys)
         self._see(network, sites)
         return sites
+
+    def _guests(self, sites: Sequence[Invited]) -> None:
+        for site in sites[len(self.status.sites) :]:
+            self.status.sites.append(Guest(site.name))
+        for guest, site in zip(self.status.sites, sites, strict=True):
+            guest.removed = site.removed
 
     def _see(self, network: Network, sites: Sequence[Invited]) -> None:
         for number, guest in enumerate(self.status.sites):
@@ -242,7 +255,8 @@ class Coordinator:
         key = sites[numbers[0]].key
         if key is not None and node.public_key != key.encode():
             raise PayloadError(f"a node says that it is {name!r}, and has another key than that site.")
-        self.status.sites[numbers[0]].model = str(model)[:80]
+        self._guests(sites)
+        self.status.sites[numbers[0]].model = readable(str(model))[:80]
         return numbers[0]
 
     def _heard(self, reply: Reply) -> None:

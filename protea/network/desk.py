@@ -36,7 +36,9 @@ class Desk:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.station = Station(site.worker(), site.path / "state")
+        site.state.mkdir(exist_ok=True)
+        site.state.chmod(0o700)
+        self.station = Station(site.worker(), site.state)
         self.audit = Audit(site.path / "audit.jsonl")
 
     def handle(self, kind: str, message: bytes) -> bytes:
@@ -61,7 +63,7 @@ class Desk:
             raise
 
     def _answer(self, kind: str, message: bytes) -> bytes:
-        message = opened(message, self.site.bundle.coordinator)
+        message = opened(kind, message, self.site.bundle.coordinator)
         match kind:
             case "hello":
                 _, about = from_bytes(message)

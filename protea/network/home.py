@@ -65,7 +65,8 @@ class Home:
             raise ConfigError(f"{port} is no port: 1 to 65535 are.")
         home = cls(path)
         (path / "keys").mkdir(parents=True)
-        (path / "keys").chmod(0o700)
+        for folder in (path, path / "keys"):
+            folder.chmod(0o700)  # what sites send is in here too
         if tls:
             keys.make_tls(path / "keys", list(dict.fromkeys([host, "localhost", "127.0.0.1"])))
         keys.write_private(path / "keys" / "coordinator.key", keys.Signer.make())

@@ -66,13 +66,13 @@ def watch(node: Node, client: Process, site: Site, tell: Tell) -> None:
                     f"federation.  Ask the coordinator.  The SuperNode's words:\n{node.program.said()}"
                 )
             time.sleep(AGAIN)
+            connected = False
             node.start()
         if not client.alive:
             client.restart(tell)
-        if connected != ("SuperNode ID" in node.program.said(1_000_000)):
-            connected = not connected
-            refused = None if connected else refused
-            tell("Connected." if connected else "Not connected.")
+        if not connected and "SuperNode ID" in node.program.said(1000):
+            connected, refused = True, None
+            tell("Connected.")
         if audit.exists() and audit.stat().st_size > seen:
             with audit.open("rb") as file:
                 file.seek(seen)
@@ -108,7 +108,7 @@ class Process:
         with self.log.open("ab") as log:
             self.start = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-c", code, str(self.path), self.node.address, str(os.getpid())],
+                [sys.executable, "-P", "-c", code, str(self.path), self.node.address, str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

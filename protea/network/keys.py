@@ -106,14 +106,19 @@ class Signer:
     def public(self) -> bytes:
         return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
-    def __call__(self, message: bytes) -> bytes:
-        return self.key.sign(message) + message
+    def __call__(self, kind: str, message: bytes) -> bytes:
+        return self.key.sign(_signed(kind, message)) + message
 
 
-def opened(message: bytes, public: bytes) -> bytes:
-    """What was signed, if the coordinator has signed it; :class:`PayloadError` if not."""
+def _signed(kind: str, message: bytes) -> bytes:
+    """What a message asks for is signed with it: one that asks for less cannot be passed off as another."""
+    return kind.encode() + b"\0" + message
+
+
+def opened(kind: str, message: bytes, public: bytes) -> bytes:
+    """What was signed, if the coordinator has signed it as that kind; :class:`PayloadError` if not."""
     try:
-        coordinator_key(public).verify(message[:SIGNATURE], message[SIGNATURE:])
+        coordinator_key(public).verify(message[:SIGNATURE], _signed(kind, message[SIGNATURE:]))
     except InvalidSignature:
         raise PayloadError("a message came that this federation's coordinator has not signed.") from None
     return message[SIGNATURE:]

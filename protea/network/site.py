@@ -139,6 +139,11 @@ class Site:
         return found
 
     @property
+    def state(self) -> Path:
+        """The folder of its model and memory, which never leave."""
+        return self.path / "state"
+
+    @property
     def ended(self) -> Path:
         """A file that is there once the coordinator has said that all is done."""
         return self.path / "ended"
@@ -153,7 +158,7 @@ class Site:
     def restored(self) -> Worker:
         """A worker whose client is as it was after the last round that this site trained in."""
         worker = self.worker()
-        worker.saved = Station(worker, self.path / "state").newest(self.id)
+        worker.saved = Station(worker, self.state).newest(self.id)
         return worker
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -86,9 +86,29 @@ def parse(text: str, where: str) -> Task:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not a TOML file: {error}") from error
+    refuse_places(table, where)
     task: Task = tables.read(Task, table, where)
     check(task, where)
     return task
+
+
+def refuse_places(table: tables.Table, where: str) -> None:
+    """Raise :class:`ConfigError` for ``module:name``: that would be imported, and called, at every site."""
+    for part in ("method", "models"):
+        for text in _texts(table.get(part)):
+            if ":" in text:
+                raise ConfigError(
+                    f"{where}: {part} has {text!r}.  A task may have names that `protea list` shows, and of plug-ins "
+                    f"that every party has installed; it cannot bring code to others."
+                )
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
 
 
 def made(table: tables.Table, changes: Sequence[str]) -> Task:

@@ -9,16 +9,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from protea.engines import Job, Reply
+from protea.engines import Job, Reply, Task
 from protea.engines.station import Station
 from protea.engines.wire import job_to_bytes, reply_from_bytes
 from protea.errors import ClientError, ConfigError, PayloadError
 from protea.gate import checked
+from protea.method import Upload
 from protea.models.build import size
 from protea.network.desk import discreet
 from protea.network.site import Site
 from protea.network.task import started
 from protea.payload import pack
+from protea.server import Server
 
 
 @dataclass(frozen=True)
@@ -63,23 +65,20 @@ def trial(path: Path) -> Trial:
     with tempfile.TemporaryDirectory() as folder:
         station = Station(worker, Path(folder))
         server = started(task, site.public())
-        server.round, down = 1, pack(task.method.broadcast(server, site.id))
-        for job in (Job("train", 1, site.id, down), Job("evaluate", 1, site.id, down)):
-            if job.task == "evaluate" and not site.settings.report:
-                continue
+        server.round = 1
+        asked: list[Task] = ["train", "evaluate"] if site.settings.report else ["train"]
+        for what in asked:
+            job = Job(what, 1, site.id, pack(task.method.broadcast(server, site.id)))
             found = station.answer(job_to_bytes(job))
             if (error := reply_from_bytes(found).error) is not None:
                 raise ClientError(f"The trial round failed: {error}")
             answer = discreet(found)
             reply = reply_from_bytes(answer)
-            sizes[job.task] = len(answer)
-            leaving += [describe(job.task, name, tensor) for name, tensor in sorted(reply.up.items())]
-            if job.task == "train":
+            sizes[what] = len(answer)
+            leaving += [describe(what, name, tensor) for name, tensor in sorted(reply.up.items())]
+            if what == "train":
                 trained = reply
-    try:
-        checked(task.method, server, task.limits, trained)
-    except PayloadError as error:
-        raise ClientError(f"The coordinator would refuse what this site sends: {error}") from error
+                aggregate_alone(site, server, reply)
     client = worker.client(site.id)
     present = present_classes(trained, len(task.classes))
     return Trial(
@@ -96,6 +95,17 @@ def trial(path: Path) -> Trial:
         classes=[name for name, there in zip(task.classes, present, strict=True) if there],
         beside=f"number of training samples ({trained.samples}), mean loss, seconds",
     )
+
+
+def aggregate_alone(site: Site, server: Server, reply: Reply) -> None:
+    """What the coordinator would do if this site were the only one."""
+    task = site.task
+    try:
+        payload = checked(task.method, server, task.limits, reply)
+    except PayloadError as error:
+        raise ClientError(f"The coordinator would refuse what this site sends: {error}") from error
+    with server.rng.at("round", 1).default("aggregate"):
+        task.method.aggregate(server, [Upload(site.id, payload, reply.samples)])
 
 
 def describe(task: str, name: str, tensor: Tensor) -> Leaving:

@@ -62,7 +62,10 @@ class Past:
     @cached_property
     def partition(self) -> str:
         """A mark of who has which samples: equal for equal splits of the same data."""
-        content = json.loads((self.path / "partition.json").read_text(encoding="utf-8"))
+        file = self.path / "partition.json"
+        if not file.exists():
+            return f"of {self.path}"  # a federation over a network: nobody knows
+        content = json.loads(file.read_text(encoding="utf-8"))
         parts = {name: content[name] for name in ("samples", "clients", "public", "test")}
         return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
 

@@ -47,7 +47,7 @@ def desk(site: Site) -> Desk:
 
 
 def ask(desk: Desk, home: Home, task: Task, round: int, down: Named | None = None) -> bytes:
-    return desk.handle("job", home.signer(places.job(task, round, 1, down)))
+    return desk.handle("job", home.signer("job", places.job(task, round, 1, down)))
 
 
 def lines(desk: Desk) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ def kept(site: Site) -> dict[str, bytes]:
 
 
 def test_a_signed_hello_is_answered(desk: Desk, home: Home) -> None:
-    answer = desk.handle("hello", home.signer(to_bytes({}, task=home.task.mark())))
+    answer = desk.handle("hello", home.signer("hello", to_bytes({}, task=home.task.mark())))
     assert from_bytes(answer) == ({}, {"site": "north", "model": "site.py:Sequential"})
 
 
@@ -84,7 +84,7 @@ def test_signed_jobs_are_answered(desk: Desk, home: Home) -> None:
 
 def test_several_jobs_in_one_message_are_answered_in_their_order(desk: Desk, home: Home) -> None:
     parts = [places.only(places.job(task, 1, 1)) for task in ("train", "evaluate")]
-    answers = parted(desk.handle("job", home.signer(joined(parts))))
+    answers = parted(desk.handle("job", home.signer("job", joined(parts))))
     assert [bool(reply_from_bytes(each).metrics) for each in answers] == [True, False] and len(lines(desk)) == 2
 
 
@@ -103,7 +103,7 @@ def test_a_job_asked_twice_is_answered_alike_and_trained_once(desk: Desk, site: 
 
 
 def test_the_end_is_noted(desk: Desk, site: Site, home: Home) -> None:
-    desk.handle("end", home.signer(to_bytes({}, round=home.task.rounds)))
+    desk.handle("end", home.signer("end", to_bytes({}, round=home.task.rounds)))
     assert site.ended.exists() and lines(desk)[0]["task"] == "end"
 
 
@@ -125,31 +125,33 @@ def test_what_is_not_signed_by_the_coordinator_is_refused(desk: Desk, home: Home
     other = Signer(Signer.make())
     hello, job, end = to_bytes({}, task=home.task.mark()), places.job("train", 1, 1), to_bytes({}, round=4)
     for kind, message in (("hello", hello), ("job", job), ("end", end)):
-        good = home.signer(message)
-        for wrong in (message, other(message), good[:-1], good + b"0", good[:70], b"", good[:-1] + b"\xff"):
+        good = home.signer(kind, message)
+        for wrong in (message, other(kind, message), good[:-1], good + b"0", good[:70], b"", good[:-1] + b"\xff"):
             refused(desk, kind, wrong, "coordinator has not signed")
 
 
 @pytest.mark.parametrize("task", ["look", "answer"])
 def test_features_and_answers_of_single_samples_never_leave(desk: Desk, home: Home, task: Task) -> None:
     ask(desk, home, "train", 1)
-    refused(desk, "job", home.signer(places.job(task, 1, 1)), f"does not do what was asked of it: {task}")
+    refused(desk, "job", home.signer("job", places.job(task, 1, 1)), f"does not do what was asked of it: {task}")
     both = joined([places.only(places.job(each, 1, 1)) for each in ("look", "train")])
-    refused(desk, "job", home.signer(both), "does not do what was asked")
+    refused(desk, "job", home.signer("job", both), "does not do what was asked")
 
 
 @pytest.mark.parametrize("client", [0, 2, 99])
 def test_a_job_of_another_site_is_refused(desk: Desk, home: Home, client: int) -> None:
-    refused(desk, "job", home.signer(places.job("train", 1, client)), f"client 1; a job for client {client} came")
+    refused(
+        desk, "job", home.signer("job", places.job("train", 1, client)), f"client 1; a job for client {client} came"
+    )
 
 
 @pytest.mark.parametrize("round", [0, 5, 10**6])
 def test_a_round_that_the_task_does_not_have_is_refused(desk: Desk, home: Home, round: int) -> None:
-    refused(desk, "job", home.signer(places.job("train", round, 1)), f"round {round} came; the task has 4")
+    refused(desk, "job", home.signer("job", places.job("train", round, 1)), f"round {round} came; the task has 4")
 
 
 def test_a_round_before_the_first_is_no_job(desk: Desk, home: Home) -> None:
-    refused(desk, "job", home.signer(joined([to_bytes({}, task="train", round=-1, client=1)])), "not as agreed")
+    refused(desk, "job", home.signer("job", joined([to_bytes({}, task="train", round=-1, client=1)])), "not as agreed")
 
 
 def test_a_round_that_is_kept_no_longer_is_an_error_that_says_so(desk: Desk, site: Site, home: Home) -> None:
@@ -163,25 +165,34 @@ def test_a_round_that_is_kept_no_longer_is_an_error_that_says_so(desk: Desk, sit
 
 def test_a_coordinator_with_another_task_is_refused(desk: Desk, home: Home) -> None:
     for about in ({"task": "0" * 32}, {}, {"task": None}):
-        refused(desk, "hello", home.signer(to_bytes({}, **about)), r"another task.*protea federation invite --renew")
+        refused(
+            desk,
+            "hello",
+            home.signer("hello", to_bytes({}, **about)),
+            r"another task.*protea federation invite --renew",
+        )
 
 
 def test_no_message_passes_for_one_of_another_kind(desk: Desk, home: Home) -> None:
-    """The kind of a message is not signed: whoever carries it could change it."""
-    hello, job = home.signer(to_bytes({}, task=home.task.mark())), home.signer(places.job("train", 1, 1))
-    end = home.signer(to_bytes({}, round=4))
-    refused(desk, "end", hello, "does not name the last round")
-    refused(desk, "end", home.signer(to_bytes({}, round=3)), "does not name the last round")
-    refused(desk, "hello", end, "another task")
-    for kind, message in (("end", job), ("hello", job), ("job", hello), ("job", end)):
-        refused(desk, kind, message, "arrived|not as agreed|cannot be read")
-    refused(desk, "train", job, "asks for nothing a site does: 'train'")
+    """What a message asks for is signed with it: whoever carries it cannot change that."""
+    hello, job = (
+        home.signer("hello", to_bytes({}, task=home.task.mark())),
+        home.signer("job", places.job("train", 1, 1)),
+    )
+    end = home.signer("end", to_bytes({}, round=4))
+    refused(desk, "end", hello, "has not signed")
+    refused(desk, "end", home.signer("end", to_bytes({}, round=3)), "does not name the last round")
+    for kind, message in (("hello", end), ("end", job), ("hello", job), ("job", hello), ("job", end), ("train", job)):
+        refused(desk, kind, message, "has not signed")
+    refused(desk, "train", home.signer("train", b""), "asks for nothing a site does: 'train'")
 
 
 def test_rubble_that_is_signed_is_refused(desk: Desk, home: Home) -> None:
     for rubble in (b"x", bytes(100), joined([b"x"]), joined([b""]), to_bytes({})):
         for kind in ("hello", "job", "end"):
-            refused(desk, kind, home.signer(rubble), "arrived|another task|not as agreed|last round|cannot be read")
+            refused(
+                desk, kind, home.signer(kind, rubble), "arrived|another task|not as agreed|last round|cannot be read"
+            )
 
 
 # What it writes down
@@ -189,7 +200,7 @@ def test_rubble_that_is_signed_is_refused(desk: Desk, home: Home) -> None:
 
 def test_every_message_that_left_is_in_the_audit(desk: Desk, home: Home) -> None:
     sent = [
-        ("hello", 0, desk.handle("hello", home.signer(to_bytes({}, task=home.task.mark())))),
+        ("hello", 0, desk.handle("hello", home.signer("hello", to_bytes({}, task=home.task.mark())))),
         *(
             (task, round, places.only(ask(desk, home, task, round)))
             for round in (1, 2)
@@ -215,8 +226,8 @@ def test_what_cannot_be_written_down_does_not_leave(
     path.rename(path.with_suffix(".old"))
     path.mkdir()  # nothing can be appended here
     for kind, message in (
-        ("hello", home.signer(to_bytes({}, task=home.task.mark()))),
-        ("job", home.signer(places.job("train", 2, 1))),
+        ("hello", home.signer("hello", to_bytes({}, task=home.task.mark()))),
+        ("job", home.signer("job", places.job("train", 2, 1))),
         ("job", b"not signed"),
     ):
         with pytest.raises(ClientError) as problem:
@@ -269,7 +280,7 @@ def test_an_error_says_its_kind_and_nothing_of_the_data(
     tmp_path: Path, home: Home, capfd: pytest.CaptureFixture[str], body: str, kind: str
 ) -> None:
     desk = failing(tmp_path, home, body)
-    answer = places.only(desk.handle("job", home.signer(places.job("train", 1, 0))))
+    answer = places.only(desk.handle("job", home.signer("job", places.job("train", 1, 0))))
     reply = reply_from_bytes(answer)
     assert reply.error == f"client 0, round 1: {kind}; the site's own log says more."
     for secret in (SECRET, "Mustermann", "Traceback", "site.py", str(tmp_path), "patients"):
@@ -281,7 +292,7 @@ def test_an_error_says_its_kind_and_nothing_of_the_data(
 
 def test_a_failed_training_may_be_asked_again(tmp_path: Path, home: Home) -> None:
     desk = failing(tmp_path, home, "raise ValueError if not hasattr(nn, 'mended') else 0")
-    assert reply_from_bytes(places.only(desk.handle("job", home.signer(places.job("train", 1, 0))))).error
+    assert reply_from_bytes(places.only(desk.handle("job", home.signer("job", places.job("train", 1, 0))))).error
     assert not (desk.site.path / "state" / "client-000" / "000001").exists()
 
 
@@ -332,8 +343,8 @@ def test_a_good_answer_is_discreet_already_the_second_time(desk: Desk, home: Hom
 def test_a_site_that_does_not_report_gives_an_evaluation_without_anything(tmp_path: Path, home: Home) -> None:
     site = places.site(tmp_path / "quiet", home.invite("quiet"), settings="report = false\n")
     desk = Desk(site)
-    desk.handle("job", home.signer(places.job("train", 1, 0)))
-    answer = places.only(desk.handle("job", home.signer(places.job("evaluate", 1, 0))))
+    desk.handle("job", home.signer("job", places.job("train", 1, 0)))
+    answer = places.only(desk.handle("job", home.signer("job", places.job("evaluate", 1, 0))))
     reply = reply_from_bytes(answer)
     assert (reply.up, reply.samples, reply.metrics, reply.error) == ({}, 0, {}, None)
     judged = Judged(10, 16)

@@ -139,21 +139,32 @@ def test_what_is_no_key_is_refused(ours: Path) -> None:
 def test_what_the_coordinator_has_signed_is_opened() -> None:
     signer = Signer(Signer.make())
     for message in (b"train", b"", bytes(1 << 20)):
-        assert opened(signer(message), signer.public()) == message
-    assert len(signer(b"train")) == SIGNATURE + 5
+        assert opened("job", signer("job", message), signer.public()) == message
+    assert len(signer("job", b"train")) == SIGNATURE + 5
 
 
 def test_what_the_coordinator_has_not_signed_is_refused() -> None:
     signer, other = Signer(Signer.make()), Signer(Signer.make())
-    good = signer(b"train round 3")
+    good = signer("job", b"train round 3")
     places = (0, SIGNATURE - 1, SIGNATURE, len(good) - 1)
     changed = [bytes([*good[:at], good[at] ^ 1, *good[at + 1 :]]) for at in places]
     cut = [good[:at] for at in (0, 1, SIGNATURE - 1, SIGNATURE, len(good) - 1)]
-    for message in (*changed, *cut, good + b"0", good[1:], b"train round 3", other(b"train round 3"), other(good)):
+    for message in (
+        *changed,
+        *cut,
+        good + b"0",
+        good[1:],
+        b"train round 3",
+        other("job", b"train round 3"),
+        signer("end", b"train round 3"),
+    ):
         with pytest.raises(PayloadError, match="coordinator has not signed"):
-            opened(message, signer.public())
+            opened("job", message, signer.public())
 
 
 def test_a_signer_is_the_same_after_its_key_was_read_again() -> None:
     private = Signer.make()
-    assert Signer(private)(b"x") == Signer(private)(b"x") and Signer(private).public() == Signer(private).public()
+    assert (
+        Signer(private)("job", b"x") == Signer(private)("job", b"x")
+        and Signer(private).public() == Signer(private).public()
+    )

@@ -457,7 +457,7 @@ def test_with_a_new_task_a_site_begins_anew_and_keeps_what_it_had(
     site = places.site(tmp_path / "north", bundle)
     desk = Desk(site)
     for round in (1, 2, 3):
-        desk.handle("job", home.signer(places.job("train", round)))
+        desk.handle("job", home.signer("job", places.job("train", round)))
     same = command("site", "check", str(bundle), "--dir", "north")
     assert same.code == 0 and (site.path / "state").exists()  # the same task: nothing happens
     text = (home.path / "task.toml").read_text()
@@ -466,7 +466,9 @@ def test_with_a_new_task_a_site_begins_anew_and_keeps_what_it_had(
     done = command("site", "check", str(new), "--dir", "north")
     assert done.code == 0 and "what was trained for the former one is in north/state-before" in done.out
     assert (site.path / "state-before" / "client-000" / "000003").is_dir() and not (site.path / "state").exists()
-    reply = reply_from_bytes(places.only(Desk(Site(site.path)).handle("job", home.signer(places.job("train", 1)))))
+    reply = reply_from_bytes(
+        places.only(Desk(Site(site.path)).handle("job", home.signer("job", places.job("train", 1))))
+    )
     assert reply.error is None
 
 
@@ -480,7 +482,7 @@ def test_the_trained_model_can_be_had(command: Command, tmp_path: Path, home: Ho
     assert early.code == 2 and "has not trained yet" in early.err and not (tmp_path / "model.safetensors").exists()
 
     for round in (1, 2):
-        desk.handle("job", home.signer(places.job("train", round)))
+        desk.handle("job", home.signer("job", places.job("train", round)))
     live = desk.station.worker.client(0).model
     found = Site(site.path).trained()
     assert not found.training and numbers(found) == numbers(live)
@@ -495,7 +497,7 @@ def test_the_trained_model_can_be_had(command: Command, tmp_path: Path, home: Ho
 
 def test_a_state_that_cannot_be_read_is_told_before_anything_is_begun(tmp_path: Path, home: Home, bundle: Path) -> None:
     site = places.site(tmp_path / "north", bundle)
-    Desk(site).handle("job", home.signer(places.job("train", 1)))
+    Desk(site).handle("job", home.signer("job", places.job("train", 1)))
     (path,) = site.path.glob("state/client-000/000001/*.safetensors")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(Exception, match="cannot be read"):

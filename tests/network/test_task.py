@@ -34,7 +34,7 @@ def test_what_is_not_said_has_a_value() -> None:
 
 @pytest.mark.parametrize("method", sorted(plugged("methods")))
 def test_a_task_is_read_as_it_was_written(method: str, tmp_path: Path) -> None:
-    table = {**SHARED, "shape": [1, 8, 8], "method": {"name": method}, "models": {"server": "mlp:16"}}
+    table = {**SHARED, "shape": [1, 8, 8], "method": {"name": method}, "models": {"server": "mlp"}}
     task = made(table, ["rounds=7", "deadline=12.5", "training.lr=0.003", "limits.upload=1MB"])
     (tmp_path / "task.toml").write_text(dump(task))
     again = tasks.load(tmp_path / "task.toml")
@@ -87,7 +87,7 @@ WRONG = {
         "Set models.server to an architecture",
     ),
     "public data of no shape": (
-        'classes = ["a", "b"]\nmethod = "fedpkd"\n[models]\nserver = "mlp:16"',
+        'classes = ["a", "b"]\nmethod = "fedpkd"\n[models]\nserver = "mlp"',
         "Set it: shape = [1, 28, 28]",
     ),
     "a server that makes a model of no shape": (

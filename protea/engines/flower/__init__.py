@@ -28,6 +28,8 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
 os.environ.update(QUIET)  # before any of Flower's modules looks at them
+for name in ("NO_PROXY", "no_proxy"):  # a site's proxy is for the outside; processes of one machine talk directly
+    os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
 
 try:
     import flwr

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from flwr.serverapp import Grid
 
 from protea.engines import Job, Reply, Watch, ignore
 from protea.engines.flower.codec import unwrap, wrap
-from protea.engines.wire import job_to_bytes, joined, parted, reply_from_bytes
+from protea.engines.wire import job_to_bytes, joined, parted, readable, reply_from_bytes
 from protea.errors import PayloadError, ProteaError
 from protea.payload import HEADER, from_bytes, shortened, to_bytes
 
@@ -31,6 +31,9 @@ POLL = 0.1  # seconds between looks for replies
 LOOK = 1.0  # and for nodes
 DAY = 86_400.0
 ASKED = 60.0  # seconds that a node has to say who it is
+CONNECT = 10  # tries to connect anew
+BROKEN = 1000  # code of an error: a reply came that cannot be read
+SAID = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, BROKEN)  # codes of errors that a client is the cause of
 
 
 class NodeInfo(Protocol):
@@ -84,7 +87,7 @@ class Network:
     deadline: float = math.inf  # seconds for a client's answer
     retries: int = 3  # for a message that was lost with its node
     limit: int = 256 * 2**20  # bytes of an upload
-    sign: Callable[[bytes], bytes] = bytes
+    sign: Callable[[str, bytes], bytes] = lambda kind, message: message
     hello: Mapping[str, Any] = field(default_factory=dict)  # what nodes are told when they are asked who they are
 
     def __post_init__(self) -> None:
@@ -102,14 +105,14 @@ class Network:
 
     def meet(self) -> None:
         """See which nodes are there, and who they are."""
-        with self._connected():
+        with self.connected():
             self._look()
             self._greet(self.grid.pull_messages(list(self.asked)) if self.asked else [])
 
     def dismiss(self, about: Mapping[str, Any], patience: float = 15.0) -> None:
         """Tell all nodes that there is nothing more to do, and wait until they are gone; not for ever."""
         told = set(self.online.values())
-        content, end = wrap(self.sign(to_bytes({}, **about))), time.monotonic() + patience
+        content, end = wrap(self.sign("end", to_bytes({}, **about))), time.monotonic() + patience
         try:
             for node in told:
                 self.grid.push_messages([Message(content, node, "query.end", ttl=patience)])
@@ -130,7 +133,7 @@ class Network:
         losses: Counter[int] = Counter()
         end = time.monotonic() + self.deadline
         while waiting or sent:
-            with self._connected(waiting, sent):
+            with self.connected(waiting, sent):
                 self._look()
                 self._send(waiting, sent, end)
                 found = list(self.grid.pull_messages([*sent, *self.asked])) if sent or self.asked else []
@@ -138,7 +141,7 @@ class Network:
                 for message in found:
                     if (was := sent.pop(message.metadata.reply_to_message_id, None)) is None:
                         continue
-                    if message.has_error() and message.error.code != ErrorCode.CLIENT_APP_RAISED_EXCEPTION:
+                    if message.has_error() and message.error.code not in SAID:
                         waiting[was.place] = was.jobs
                         losses[was.place] += 1
                     else:
@@ -150,11 +153,11 @@ class Network:
             for place in list(waiting):
                 if losses[place] > self.retries:
                     lost = f"its node was lost {losses[place]} times while it worked."
-                    yield from (failed(job, lost) for job in waiting.pop(place))
+                    yield from (replace(failed(job, lost), away=True) for job in waiting.pop(place))
             if time.monotonic() > end:
                 late = [*waiting.values(), *(was.jobs for was in sent.values())]
                 why = f"no answer within {self.deadline:g} s (deadline)."
-                yield from (failed(job, why) for jobs in late for job in jobs)
+                yield from (replace(failed(job, why), away=True) for jobs in late for job in jobs)
                 return
             if waiting or sent:
                 time.sleep(POLL)
@@ -171,7 +174,7 @@ class Network:
         for place, node in self.online.items():
             if (jobs := waiting.get(place)) is None:
                 continue
-            content = wrap(self.sign(joined([job_to_bytes(job) for job in jobs])))
+            content = wrap(self.sign("job", joined([job_to_bytes(job) for job in jobs])))
             message = Message(content, node, "query.job", ttl=ttl, group_id=str(jobs[0].round))
             (identity,) = self.grid.push_messages([message])
             if identity:  # else the node has just left
@@ -180,7 +183,11 @@ class Network:
     def _read(self, jobs: Sequence[Job], message: Message) -> Iterator[Reply]:
         """The replies to the jobs of one message."""
         if message.has_error():
-            yield from (failed(job, shortened(str(message.error.reason))) for job in jobs)
+            why = shortened(readable(str(message.error.reason)))
+            if message.error.code == BROKEN:
+                yield from (refused(job, PayloadError(why)) for job in jobs)
+            else:
+                yield from (failed(job, why) for job in jobs)
             return
         try:
             parts = parted(unwrap(message.content, len(jobs) * (self.limit + HEADER)))
@@ -208,7 +215,7 @@ class Network:
         self.strangers = {node: (why, end) for node, (why, end) in self.strangers.items() if end > self.looked}
         known = {*self.named, *self.strangers, *(node for node, _ in self.asked.values())}
         for node in self.there.keys() - known:
-            content = wrap(self.sign(to_bytes({}, **self.hello)))
+            content = wrap(self.sign("hello", to_bytes({}, **self.hello)))
             (identity,) = self.grid.push_messages([Message(content, node, "query.hello", ttl=ASKED)])
             if identity:
                 self.asked[identity] = node, self.looked + ASKED
@@ -220,14 +227,14 @@ class Network:
                 continue
             try:
                 if message.has_error():
-                    raise PayloadError(shortened(str(message.error.reason)))
+                    raise PayloadError(shortened(readable(str(message.error.reason))))
                 _, about = from_bytes(unwrap(message.content, HEADER), HEADER)
                 self.named[node] = self.name(self.there[node], about)
             except ProteaError as error:
                 self.strangers[node] = str(error), time.monotonic() + ASKED
 
     @contextmanager
-    def _connected(
+    def connected(
         self, waiting: dict[int, list[Job]] | None = None, sent: dict[str, Sent] | None = None
     ) -> Iterator[None]:
         """If the connection is lost within, connect anew; what was on its way is sent again."""
@@ -238,8 +245,17 @@ class Network:
             if waiting is not None and sent is not None:
                 waiting |= {was.place: was.jobs for was in sent.values()}
                 sent.clear()
+            self._connect()
+
+    def _connect(self) -> None:
+        for left in reversed(range(CONNECT)):
             time.sleep(LOOK)
-            self.grid = self.carrier.open()
+            try:
+                self.grid = self.carrier.open()
+                return
+            except self.carrier.lost:
+                if not left:
+                    raise
 
     # Clients keep their own state.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.app import Message
+from flwr.app import Error, Message
 from flwr.cli.build import build_fab_from_files
 from flwr.common.serde import fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import (
@@ -33,6 +33,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
+from protea.engines.flower.grid import BROKEN
 from protea.engines.flower.programs import Program
 from protea.engines.flower.tasks import heartbeat, make_secret, taker
 from protea.errors import ProteaError
@@ -80,6 +81,13 @@ class PatientGrid(HttpGrid):
         super().__init__(*given, **named)
         self.pulled: queue.Queue[tuple[str, list[Message] | Exception]] = queue.Queue()
         self.busy: set[str] = set()
+        self.pushed: dict[str, Message] = {}  # that were not answered yet
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        messages = list(messages)
+        ids = [str(identity or "") for identity in super().push_messages(messages)]
+        self.pushed |= {identity: message for identity, message in zip(ids, messages, strict=True) if identity}
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Those that are complete by now."""
@@ -91,9 +99,15 @@ class PatientGrid(HttpGrid):
             identity, result = self.pulled.get(timeout=PULL)
             while True:
                 self.busy.discard(identity)
-                if isinstance(result, Exception):
+                if isinstance(result, LOST):
                     raise result
-                found += [message for message in result if message.metadata.reply_to_message_id in wanted]
+                if isinstance(result, Exception) and identity in self.pushed:
+                    why = f"its reply cannot be read: {type(result).__name__}."
+                    result = [Message(Error(code=BROKEN, reason=why), reply_to=self.pushed[identity])]
+                for message in result if isinstance(result, list) else []:
+                    if message.metadata.reply_to_message_id in wanted:
+                        self.pushed.pop(identity, None)
+                        found.append(message)
                 identity, result = self.pulled.get_nowait()
         return found
 
@@ -128,8 +142,15 @@ class Link:
         self._leave()
         if self.program is None or not self.program.alive:
             self._start()
-            if self.tls is not None:
-                self.register(self.keys)
+            try:
+                self._let_in()
+            except httpx.HTTPStatusError:  # a key that was struck off once, by whomever, is refused for ever
+                assert self.program is not None
+                self.program.stop()
+                for file in self.folder.glob("state.db*"):
+                    file.unlink()
+                self._start()
+                self._let_in()
         fab, _ = build_fab_from_files(APP)
         with self.control() as control:
             request = StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})), federation="")
@@ -148,6 +169,10 @@ class Link:
     @property
     def lost(self) -> tuple[type[Exception], ...]:
         return LOST
+
+    def _let_in(self) -> None:
+        if self.tls is not None:
+            self.register(self.keys)
 
     def nodes(self) -> list[NodeInfo]:
         """The nodes that are there just now."""

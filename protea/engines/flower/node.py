@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -59,7 +60,12 @@ def attend(address: str, folder: Path, handle: Handle) -> None:
             with suppress(httpx.HTTPError):  # the node is not up yet, or was started anew
                 found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
                 if found.HasField("task"):
-                    work(address, found.token, handle)
+                    try:
+                        work(address, found.token, handle)
+                    except httpx.HTTPError:
+                        raise
+                    except Exception:
+                        traceback.print_exc()  # what came is no message; the node gives it up after a while
                     continue
             time.sleep(POLL)
 

@@ -36,11 +36,12 @@ class Program:
     def __init__(self, name: str, arguments: Sequence[str], folder: Path) -> None:
         self.name, self.log = name, folder / f"{name}.log"
         folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)  # its state has what was sent
         environment = {**os.environ, **QUIET, "FLWR_HOME": str(folder / "home"), "NO_COLOR": "1"}
         with self.log.open("ab") as log:
             self.start = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-c", START, str(os.getpid()), name, *arguments],
+                [sys.executable, "-P", "-c", START, str(os.getpid()), name, *arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
