@@ -94,10 +94,10 @@ def test_participants_are_drawn_per_round_and_never_twice():
     server = toy.server()
     drawn = []
     for server.round in range(1, 30):
-        drawn.append(choose(10, 0.3, server))
+        drawn.append(choose(range(10), 0.3, server))
         assert len(drawn[-1]) == 3 == len(set(drawn[-1])) and drawn[-1] == sorted(drawn[-1])
     assert len({tuple(d) for d in drawn}) > 15
-    assert choose(10, 0.01, server) == choose(10, 0.01, server) and len(choose(10, 0.01, server)) == 1
+    assert choose(range(10), 0.01, server) == choose(10, 0.01, server) and len(choose(10, 0.01, server)) == 1
 
 
 def fails(job: Job) -> Reply | Prototypes:

@@ -24,7 +24,7 @@ from protea.network.desk import Desk, noted
 from protea.network.home import Home
 from protea.network.site import Site
 from protea.network.task import started
-from protea.network.trial import trial
+from protea.network.trial import aggregate_alone, trial
 from protea.payload import nbytes, pack
 
 Command = Callable[..., "Outcome"]
@@ -351,10 +351,9 @@ def test_what_check_shows_is_what_the_first_round_sends(tmp_path: Path, method: 
 
     server = started(site.task)
     server.round, desk = 1, Desk(site)
-    down = pack(site.task.method.broadcast(server, site.id))
     for task in ("train", "evaluate"):
-        message = home.signer(places.job(task, 1, 0, down))
-        answer = places.only(desk.handle("job", message))
+        down = pack(site.task.method.broadcast(server, site.id))
+        answer = places.only(desk.handle("job", home.signer("job", places.job(task, 1, 0, down))))
         sent = reply_from_bytes(answer)
         assert sent.error is None
         told = {(each.name, each.shape, each.dtype, each.bytes) for each in shown.leaving if each.task == task}
@@ -368,6 +367,7 @@ def test_what_check_shows_is_what_the_first_round_sends(tmp_path: Path, method: 
             counts = [t for name, t in sent.up.items() if name.endswith("counts")]
             there = [name for name, count in zip(places.CLASSES, counts[0], strict=True) if count] if counts else []
             assert shown.classes == there
+            aggregate_alone(site, server, sent)
 
 
 def test_an_upload_that_a_coordinator_would_refuse_is_told(tmp_path: Path) -> None:

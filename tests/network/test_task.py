@@ -149,3 +149,20 @@ def test_public_inputs_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     for name in [*found, "missing.npy"]:
         with pytest.raises(ProteaError):
             public_file(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "method.name=os:system",
+        "method.name=protea.methods.fedproto:FedProto",
+        'models.members=[{name="torch.hub:load", source="local"}]',
+        "models.server=torchvision:resnet18",
+        "models.family=package.module:factory",
+    ],
+)
+def test_a_task_cannot_bring_code_to_a_site(change: str) -> None:
+    """A name of the form module:name would be imported, and called, wherever the task is read."""
+    table = {"classes": ["a", "b"], "method": {"name": "fedproto"}}
+    with pytest.raises(ConfigError, match="it cannot bring code to others"):
+        made(table, [change])
