@@ -6,13 +6,17 @@ BIN := $(VENV)/bin
 comma := ,
 READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 
-.PHONY: demo test lint types bench fuzz clean
+.PHONY: demo test network lint types bench fuzz clean
 
 demo: $(READY)
 	$(BIN)/protea run examples/digits.toml --beside local --report
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist loadgroup
+
+network: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[flower]'
+	$(BIN)/python -m pytest -m network
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -45,7 +45,7 @@ def measure(experiment: Experiment) -> tuple[int, float, float]:
     with tempfile.TemporaryDirectory() as folder, closing(open_engine(experiment, recipe)) as engine:
         loop = federation(experiment, recipe, engine)
         for record in loop.run():
-            trained.append(sum(record.cost.values()))
+            trained.append(sum(record.cost.seconds.values()))
             started = time.perf_counter()
             path = checkpoint.save(Path(folder) / "checkpoints", loop, experiment.checkpoint.keep)
             saved.append(time.perf_counter() - started)

@@ -97,7 +97,9 @@ def test_participants_are_drawn_per_round_and_never_twice():
         drawn.append(choose(range(10), 0.3, server))
         assert len(drawn[-1]) == 3 == len(set(drawn[-1])) and drawn[-1] == sorted(drawn[-1])
     assert len({tuple(d) for d in drawn}) > 15
-    assert choose(range(10), 0.01, server) == choose(10, 0.01, server) and len(choose(10, 0.01, server)) == 1
+    assert (
+        choose(range(10), 0.01, server) == choose(range(10), 0.01, server) and len(choose(range(10), 0.01, server)) == 1
+    )
 
 
 def fails(job: Job) -> Reply | Prototypes:

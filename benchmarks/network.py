@@ -1,0 +1,175 @@
+"""What a round over a network costs beyond the training: seconds, memory, bytes.
+
+    python benchmarks/network.py [rounds]
+
+The three hospitals of ``examples/hospital``, each with its processes, over TLS on this machine.  Their training takes
+some hundredths of a second, so that a round is almost all overhead.  Between each site and the server stands a relay
+that counts bytes, as they would be on a cable.  Memory is resident, read from /proc (Linux).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from statistics import median
+
+from protea.engines.flower.programs import free_port
+
+HOSPITAL = Path(__file__).parents[1] / "examples" / "hospital"
+SITES = ("north", "south", "coast")
+PROTEA = [sys.executable, "-c", "from protea.cli import main; main()"]
+IDLE = 10.0  # seconds
+
+
+class Relay:
+    """Passes bytes on to a port of this machine, and counts them."""
+
+    def __init__(self, port: int) -> None:
+        self.target, self.up, self.down = port, 0, 0
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.socket.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self.socket.accept()
+            try:
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                near.close()
+                continue
+            for source, sink, name in ((near, far, "up"), (far, near, "down")):
+                threading.Thread(target=self._pump, args=(source, sink, name), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, name: str) -> None:
+        try:
+            while block := source.recv(1 << 16):
+                setattr(self, name, getattr(self, name) + len(block))
+                sink.sendall(block)
+        except OSError:
+            pass
+        finally:
+            source.close()
+            sink.close()
+
+
+def main(rounds: str = "10") -> None:
+    work = Path(tempfile.mkdtemp())
+    parties: list[subprocess.Popen[bytes]] = []
+    try:
+        measure(work, int(rounds), parties)
+    finally:
+        for party in parties:
+            party.send_signal(signal.SIGINT)
+            party.wait()
+        shutil.rmtree(work)
+
+
+def measure(work: Path, rounds: int, parties: list[subprocess.Popen[bytes]]) -> None:
+    home, port = work / "federation", free_port()
+    for site in SITES:
+        shutil.copytree(HOSPITAL / site, work / site)
+    run(sys.executable, HOSPITAL / "deal.py", *(work / site for site in SITES))
+    names = ["--classes", "malignant,benign", "--sites", ",".join(SITES)]
+    sizes = ["--dim", "32", "--rounds", rounds, "--quorum", "3", "--tls", "localhost", "--port", port]
+    run(*PROTEA, "federation", "init", home, *names, *sizes)
+    relays = {site: Relay(port) for site in SITES}
+    for site in SITES:
+        run(*PROTEA, "site", "check", home / "bundles" / f"{site}.protea", "--dir", work / site)
+        redirect(work / site / "bundle" / "bundle.json", relays[site].port)
+
+    joined = {site: start(work, parties, site, "site", "join", "--dir", work / site) for site in SITES[:2]}
+    server = start(work, parties, "server", "federation", "serve", home, "--listen", "127.0.0.1")
+    until(lambda: b"south has come" in (work / "server.log").read_bytes())
+    until(lambda: b"north has come" in (work / "server.log").read_bytes())
+    before, started = relays["south"].up + relays["south"].down, time.monotonic()
+    time.sleep(IDLE)
+    idle = (relays["south"].up + relays["south"].down - before) / (time.monotonic() - started)
+
+    joined["coast"] = start(work, parties, "coast", "site", "join", "--dir", work / "coast")
+    metrics = home / "run" / "metrics.jsonl"
+    until(lambda: done(metrics) >= 1)
+    first, began = {site: (relay.up, relay.down) for site, relay in relays.items()}, time.monotonic()
+    until(lambda: done(metrics) >= rounds - 1, 600)
+    took = time.monotonic() - began
+    memory = {"coordinator": tree(server.pid)} | {site: tree(party.pid) for site, party in joined.items()}
+    counted = {site: (relay.up - first[site][0], relay.down - first[site][1]) for site, relay in relays.items()}
+    server.wait()
+
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    seconds = [line["cost"]["seconds"] for line in lines if line["kind"] == "round"][1:]
+    print(f"seconds of a round, median of {len(seconds)} (min to max):")
+    for step in ("train", "evaluate", "server"):
+        values = [each[step] for each in seconds]
+        print(f"  {step:<10}{median(values):8.2f}  ({min(values):.2f} to {max(values):.2f})")
+    print("resident memory, MB:")
+    for party, parts in memory.items():
+        print(f"  {party:<12}{sum(parts.values()):6.0f}  " + ", ".join(f"{n} {mb:.0f}" for n, mb in parts.items()))
+    print(f"bytes on the wire of a site, by round ({took / (rounds - 2):.1f} s each), and what our messages have:")
+    audit = {
+        site: [json.loads(line) for line in (work / site / "audit.jsonl").read_text().splitlines()] for site in SITES
+    }
+    for site in SITES:
+        up, down = (count / (rounds - 2) for count in counted[site])
+        own = [line for line in audit[site] if line["round"] == 2]
+        said, numbers = sum(line["bytes"] for line in own), sum(line["numbers"] for line in own)
+        print(f"  {site:<8} up {up:8.0f}  down {down:8.0f}  messages up {said:6.0f}  of which tensors {numbers:6.0f}")
+    print(f"bytes of a site that waits, by second: {idle:.0f}")
+
+
+def redirect(file: Path, port: int) -> None:
+    invitation = json.loads(file.read_text())
+    file.write_text(json.dumps({**invitation, "address": f"localhost:{port}"}))
+
+
+def start(work: Path, parties: list[subprocess.Popen[bytes]], name: str, *arguments: object) -> subprocess.Popen[bytes]:
+    with (work / f"{name}.log").open("wb") as log:
+        party = subprocess.Popen([*PROTEA, *map(str, arguments)], stdout=log, stderr=subprocess.STDOUT)
+    parties.append(party)
+    return party
+
+
+def run(*command: object) -> None:
+    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+
+
+def until(what: object, seconds: float = 180) -> None:
+    end = time.monotonic() + seconds
+    while not what():  # type: ignore[operator]
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.05)
+
+
+def done(metrics: Path) -> int:
+    return metrics.read_text().count('"kind": "round"') if metrics.exists() else 0
+
+
+def tree(root: int) -> dict[str, float]:
+    """Megabytes of a process and those that it started."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            line = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            pages = int((folder / "statm").read_text().split()[1])
+        except (OSError, ValueError):
+            continue
+        if root in (int(folder.name), parent):
+            name = next((word for word in line if word.startswith("flower-")), "")
+            name = name or ("main" if int(folder.name) == root else "client process")
+            found[name] = pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return found
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
