@@ -58,7 +58,11 @@ def plugged(group: str) -> Callable[[], Table]:
     def make() -> Table:
         table = _table("name", "settings", "")
         for name in plugins.table(group):
-            found = plugins.find(group, name)
+            try:
+                found = plugins.find(group, name)
+            except ConfigError as error:  # it needs an extra
+                table.add_row(name, "-", str(error))
+                continue
             found = getattr(found, "func", found)  # of a partial, whose own words say nothing
             about = (found.__doc__ or "").strip().splitlines()[:1]
             about = [] if about and about[0].startswith(f"{found.__name__}(") else about  # dataclass's own
