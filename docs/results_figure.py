@@ -2,7 +2,8 @@
 
 FOLDER holds run directories named ``something-METHOD-sSEED``.  Lines are means over seeds, bands reach from
 the lowest to the highest.  Left: clients on their own test samples.  Right: all clients as an
-ensemble on the shared test set.  Both by the method's own rule.  Needs matplotlib.
+ensemble on the shared test set.  Both by the method's own rule; one with a single
+round is left out.  Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -29,32 +30,39 @@ def ensemble(line: Line) -> float | None:
     return line["shared"]["method"]["ensemble"] if line["shared"] else None
 
 
+def rounds(run: Past, of: Callable[[Line], float | None]) -> list[int]:
+    return [line["round"] for line in run.rounds if of(line) is not None]
+
+
 def draw(axes: plt.Axes, runs: list[Past], of: Callable[[Line], float | None], colour: str) -> None:
     by_round = defaultdict(list)
     for run in runs:
         for line in run.rounds:
             if (value := of(line)) is not None:
                 by_round[line["round"]].append(100 * value)
-    rounds = sorted(by_round)
-    means = [sum(by_round[r]) / len(by_round[r]) for r in rounds]
-    axes.plot(rounds, means, color=colour, label=runs[0].method, marker="o" if len(rounds) < 10 else None)
-    lowest, highest = [min(by_round[r]) for r in rounds], [max(by_round[r]) for r in rounds]
-    axes.fill_between(rounds, lowest, highest, color=colour, alpha=0.12, linewidth=0)
+    found = sorted(by_round)
+    means = [sum(by_round[r]) / len(by_round[r]) for r in found]
+    axes.plot(found, means, color=colour, label=runs[0].method, marker="o" if len(found) < 10 else None)
+    lowest, highest = [min(by_round[r]) for r in found], [max(by_round[r]) for r in found]
+    axes.fill_between(found, lowest, highest, color=colour, alpha=0.12, linewidth=0)
 
 
 def main(folder: str, out: str) -> None:
     methods: dict[str, list[Past]] = defaultdict(list)
     for run in map(Past.read, find([folder])):
         methods[run.method].append(run)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
-    for (_, runs), colour in zip(sorted(methods.items()), COLOURS, strict=False):
-        draw(left, runs, own, colour)
-        draw(right, runs, ensemble, colour)
-    left.set(xlabel="round", ylabel="accuracy, %", title="Clients on their own test samples")
-    right.set(xlabel="round", ylabel="accuracy, %", title="Ensemble on the shared test set")
-    right.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
-    for axes in (left, right):
+    panels = {"Clients on their own test samples": own, "Ensemble on the shared test set": ensemble}
+    every = [run for runs in methods.values() for run in runs]
+    panels = {title: of for title, of in panels.items() if any(len(rounds(run, of)) > 1 for run in every)}
+    figure, grid = plt.subplots(
+        1, len(panels), figsize=(2 + 4.5 * len(panels), 4.4), layout="constrained", squeeze=False
+    )
+    for axes, (title, of) in zip(grid[0], panels.items(), strict=True):
+        for (_, runs), colour in zip(sorted(methods.items()), COLOURS, strict=False):
+            draw(axes, runs, of, colour)
+        axes.set(xlabel="round", ylabel="accuracy, %", title=title)
         axes.spines[["top", "right"]].set_visible(False)
+    grid[0][-1].legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.savefig(out, dpi=120)
 
 

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from protea import papers, plugins
@@ -61,7 +62,7 @@ def plugged(group: str) -> Callable[[], Table]:
             try:
                 found = plugins.find(group, name)
             except ConfigError as error:  # it needs an extra
-                table.add_row(name, "-", str(error))
+                table.add_row(name, "-", escape(str(error)))
                 continue
             found = getattr(found, "func", found)  # of a partial, whose own words say nothing
             about = (found.__doc__ or "").strip().splitlines()[:1]
