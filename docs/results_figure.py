@@ -54,9 +54,8 @@ def main(folder: str, out: str) -> None:
     panels = {"Clients on their own test samples": own, "Ensemble on the shared test set": ensemble}
     every = [run for runs in methods.values() for run in runs]
     panels = {title: of for title, of in panels.items() if any(len(rounds(run, of)) > 1 for run in every)}
-    figure, grid = plt.subplots(
-        1, len(panels), figsize=(2 + 4.5 * len(panels), 4.4), layout="constrained", squeeze=False
-    )
+    size = (2 + 4.5 * len(panels), 4.4)
+    figure, grid = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
     for axes, (title, of) in zip(grid[0], panels.items(), strict=True):
         for (_, runs), colour in zip(sorted(methods.items()), COLOURS, strict=False):
             draw(axes, runs, of, colour)
