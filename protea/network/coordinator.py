@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from protea.experiment import environment, summary
 from protea.federation import Federation, participants
 from protea.network.home import Home, Invited
 from protea.network.site import make_server
-from protea.network.task import Task, dump
+from protea.network.task import Task
 from protea.record import Record
 from protea.runs import checkpoint
 from protea.runs.store import Run
@@ -79,6 +80,7 @@ class Coordinator:
             )
         self.status = Status(self.task)
         self.given_up: set[int] = set()  # sites that a round has waited for in vain
+        self.tries = 0  # of a round that too few have answered
 
     def serve(self) -> dict[str, Any]:
         """All rounds that are left; the summary."""
@@ -97,15 +99,14 @@ class Coordinator:
                 sign=self.home.signer,
                 hello={"task": self.task.mark()},
             )
-            tries = 0
             with closing(network):
                 while True:
                     try:
                         records = self._rounds(directory, network)
                         break
                     except ClientError as error:  # too few have answered
-                        tries += 1
-                        pause = min(PAUSE * 2 ** min(tries, 10), LONGEST)
+                        self.tries += 1
+                        pause = min(PAUSE * 2 ** min(self.tries, 10), LONGEST)
                         self._tell(f"{error}  The round is begun anew in {pause:g} s.")
                         time.sleep(pause)
                 numbers = summary(self.task.method, self.task.evaluation, records, self.task.classes)
@@ -116,11 +117,12 @@ class Coordinator:
         return numbers
 
     def _directory(self) -> Run:
-        path = self.home.path / "run"
+        """The run, begun or new."""
+        path, settings = self.home.path / "run", self._settings()
         if (path / "config.toml").is_file():
             run = Run.open(path)
             run.check()
-            if (path / "task.toml").read_text() != dump(self.task):
+            if {**tomllib.loads((path / "config.toml").read_text("utf-8")), "clients": 0} != {**settings, "clients": 0}:
                 raise ConfigError(
                     f"task.toml is not as it was when {path} was begun.  Undo the change, or move {path} away to "
                     f"begin anew; sites then need new bundles: protea federation invite {self.home.path} --renew"
@@ -131,12 +133,14 @@ class Coordinator:
                 f"task.toml was changed since the bundle of {old[0]} was made.  Make new ones, and hand them over: "
                 f"protea federation invite {self.home.path} --renew"
             )
+        return Run.create(path, tomli_w.dumps(settings), environment("cpu", threads=1))
+
+    def _settings(self) -> dict[str, Any]:
+        """The task in the form that reports and comparisons of runs read."""
         table = {**to_table(self.task), "clients": len(self.home.guests.sites)}
         table["models"]["family"] = "the sites' own"
         table["data"] = {"source": "the sites' own data", "partition": "as they have it"}
-        run = Run.create(path, tomli_w.dumps(table), environment("cpu", threads=1))
-        (path / "task.toml").write_text(dump(self.task))
-        return run
+        return tomllib.loads(tomli_w.dumps(table))  # as it will be read
 
     def _rounds(self, directory: Run, network: Network) -> list[Record]:
         """Go on from the newest checkpoint to the end."""
@@ -266,6 +270,7 @@ class Coordinator:
 
     def _note(self, record: Record) -> None:
         """What a round gave, for the screen."""
+        self.tries = 0
         self.status.round, self.status.accuracy = record.round, record.accuracy
         for line in record.clients:
             if line.get("test/samples"):
