@@ -7,9 +7,11 @@ import multiprocessing as mp
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pickle import PicklingError
 from typing import Any
 
 import torch
@@ -80,6 +82,18 @@ class Process:
 def cores() -> int:
     """That this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def sendable(worker: Worker) -> Iterator[None]:
+    """Within, the plan of a worker is sent to other processes; what cannot be is an error that says what to do."""
+    try:
+        yield
+    except (PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"{type(worker.method).__name__} and its clients cannot be sent to other processes: {error}\n"
+            f"  Define the class at the top of a file, not in a function or a notebook; or set engine.name=inline."
+        ) from error
 
 
 def processes() -> Any:

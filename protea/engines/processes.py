@@ -22,12 +22,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
-from pickle import PicklingError
 
 from protea.engines import EngineSettings, Job, Reply, Watch, ignore
-from protea.engines.pool import Process, cores, pool
+from protea.engines.pool import Process, cores, pool, sendable
 from protea.engines.wire import job_to_bytes, reply_from_bytes
-from protea.errors import CheckpointError, ConfigError
+from protea.errors import CheckpointError
 from protea.payload import nbytes
 from protea.state import carry_clients
 from protea.worker import Worker
@@ -50,15 +49,10 @@ class Processes:
         self.seconds: dict[tuple[str, int], float] = {}  # what a task of a client took last time
         self.size = getattr(worker.build, "size", lambda client: 1)
         try:
-            self.plan = worker.plan(Path(self.folder.name), len(self.pool))
-            for process in self.pool:
-                self._open(process)
-        except (PicklingError, AttributeError, TypeError) as error:
-            self.close()
-            raise ConfigError(
-                f"{type(worker.method).__name__} and its clients cannot be sent to worker processes: {error}\n"
-                f"  Define the class at the top of a file, not in a function or a notebook; or set engine.name=inline."
-            ) from error
+            with sendable(worker):
+                self.plan = worker.plan(Path(self.folder.name), len(self.pool))
+                for process in self.pool:
+                    self._open(process)
         except BaseException:
             self.close()
             raise

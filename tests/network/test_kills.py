@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
-from parties import NAMES, Parties, alone, make_home, make_site, over_network, parties, until
+from parties import NAMES, Parties, Party, alone, make_home, make_site, over_network, parties, until
 
 from protea.network.home import Home
 from protea.network.site import Site
@@ -60,52 +60,37 @@ def start(all_of: Parties, home: Home, sites: list[Site]) -> tuple[Any, list[Any
     return all_of.serve(home), [all_of.join(site) for site in sites]
 
 
-def test_a_site_killed_amid_a_round_comes_back_and_nothing_is_lost(tmp_path: Path) -> None:
+def kill_site(all_of: Parties, home: Home, site: Site, server: Party, joined: Party) -> Party:
+    joined.kill()
+    all_of.join(site)
+    return server
+
+
+def kill_client_process(all_of: Parties, home: Home, site: Site, server: Party, joined: Party) -> Party:
+    os.kill(process("protea.network.join import serve", site.path), signal.SIGKILL)
+    until(lambda: "it is started anew" in joined.said())
+    return server
+
+
+def kill_coordinator(all_of: Parties, home: Home, site: Site, server: Party, joined: Party) -> Party:
+    server.kill()
+    return all_of.serve(home)
+
+
+def kill_superlink(all_of: Parties, home: Home, site: Site, server: Party, joined: Party) -> Party:
+    os.kill(process("flower-superlink", home.path), signal.SIGKILL)
+    return server
+
+
+@pytest.mark.parametrize("kill", [kill_site, kill_client_process, kill_coordinator, kill_superlink])
+def test_what_is_killed_amid_a_round_leaves_no_trace_in_the_end(kill: Any, tmp_path: Path) -> None:
+    """Killed is the process of a site, its client process, the coordinator's, or the SuperLink."""
     home, sites = federation(tmp_path)
     expected = alone(home.task, sites, tmp_path / "alone")
     with parties(tmp_path) as all_of:
         server, joined = start(all_of, home, sites)
         amid_round_two(sites[0])
-        joined[0].kill()
-        (sites[0].path / "slow").unlink()
-        all_of.join(sites[0])
-        assert server.wait(400) == 0
-    assert over_network(home, sites) == expected
-
-
-def test_a_client_process_killed_amid_a_round_is_started_anew_and_nothing_is_lost(tmp_path: Path) -> None:
-    home, sites = federation(tmp_path)
-    expected = alone(home.task, sites, tmp_path / "alone")
-    with parties(tmp_path) as all_of:
-        server, joined = start(all_of, home, sites)
-        amid_round_two(sites[0])
-        os.kill(process("protea.network.join import serve", sites[0].path), signal.SIGKILL)
-        (sites[0].path / "slow").unlink()
-        assert server.wait(400) == 0
-        assert "it is started anew" in joined[0].said()
-    assert over_network(home, sites) == expected
-
-
-def test_a_coordinator_killed_amid_a_round_goes_on_from_the_round_before(tmp_path: Path) -> None:
-    home, sites = federation(tmp_path)
-    expected = alone(home.task, sites, tmp_path / "alone")
-    with parties(tmp_path) as all_of:
-        server, _ = start(all_of, home, sites)
-        amid_round_two(sites[0])
-        server.kill()
-        (sites[0].path / "slow").unlink()
-        server = all_of.serve(home)
-        assert server.wait(400) == 0
-    assert over_network(home, sites) == expected
-
-
-def test_a_superlink_killed_amid_a_round_is_started_anew_and_nothing_is_lost(tmp_path: Path) -> None:
-    home, sites = federation(tmp_path)
-    expected = alone(home.task, sites, tmp_path / "alone")
-    with parties(tmp_path) as all_of:
-        server, _ = start(all_of, home, sites)
-        amid_round_two(sites[0])
-        os.kill(process("flower-superlink", home.path), signal.SIGKILL)
+        server = kill(all_of, home, sites[0], server, joined[0])
         (sites[0].path / "slow").unlink()
         assert server.wait(400) == 0
     assert over_network(home, sites) == expected

@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from pickle import PicklingError
 from typing import Any
 
 from protea.engines import EngineSettings, Job, Reply, Watch, ignore
@@ -21,10 +20,10 @@ from protea.engines.flower.grid import Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.flower.node import Node, attend
 from protea.engines.flower.programs import free_port
-from protea.engines.pool import cores, processes
+from protea.engines.pool import cores, processes, sendable
 from protea.engines.station import Station
 from protea.engines.wire import joined, parted
-from protea.errors import ConfigError, PayloadError
+from protea.errors import PayloadError
 from protea.payload import to_bytes
 from protea.state import carry_clients
 from protea.worker import Worker
@@ -65,16 +64,11 @@ class Flower:
         self.deployment = deployment or Deployment(self.settings.workers or cores())
         self.count = len(self.deployment.nodes)
         try:
-            self.plan = worker.plan(self.folder, self.count)
             limit = self.settings.limit or math.inf
             self.network = Network(self.deployment.link, self._place, _name, limit, self.settings.retries, sys.maxsize)
-            self._start()
-        except (PicklingError, AttributeError, TypeError) as error:
-            self.close()
-            raise ConfigError(
-                f"{type(worker.method).__name__} and its clients cannot be sent to other processes: {error}\n"
-                f"  Define the class at the top of a file, not in a function or a notebook; or set engine.name=inline."
-            ) from error
+            with sendable(worker):
+                self.plan = worker.plan(self.folder, self.count)
+                self._start()
         except BaseException:
             self.close()
             raise
