@@ -51,6 +51,7 @@ class Federation:
         None  # who can take part, asked before every round; all clients if none
     )
     watch: Watch = ignore
+    on_refused: Callable[[Sequence[int]], None] = lambda clients: None  # told whose uploads were not as declared
     started: bool = field(default=False, init=False)
     peaks: dict[int, int] = field(default_factory=dict, init=False)  # memory of worker processes, by their ids
 
@@ -93,6 +94,7 @@ class Federation:
                 self.here = [client for client in self.here if client not in away] if away else self.here
             with clock("server"), self._on_server("aggregate"):
                 found = accept(method, server, self.limits, jobs, answers, absent)
+                self.on_refused(found.refused)
                 self._enough(found, absent)
                 if found.uploads:
                     method.aggregate(server, found.uploads)
@@ -203,6 +205,8 @@ class Federation:
             try:
                 if reply.error is not None:
                     raise ClientError(reply.error)
+                if reply.round != self.server.round:
+                    raise PayloadError(f"it is of round {reply.round}.")
                 take(reply)
             except (ClientError, PayloadError) as error:
                 why = str(error)

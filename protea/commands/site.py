@@ -13,7 +13,7 @@ from rich.table import Table
 from protea.commands.federation import say
 from protea.display import size
 from protea.errors import ConfigError
-from protea.runs.store import fresh, write_bytes, write_text
+from protea.runs.store import fresh, locked, write_bytes, write_text
 
 app = typer.Typer(help="Take part in a federation over a network.", no_args_is_help=True)
 
@@ -141,6 +141,15 @@ def export(
 
 def open_bundle(directory: Path, bundle: Path) -> None:
     """Put a bundle into the site's directory; one of another site or federation is not put over it."""
+
+    directory.mkdir(parents=True, exist_ok=True)
+    taken = f"{directory} takes part in a federation just now.  Stop that first, or leave out {bundle}."
+    with locked(directory / ".lock", taken):
+        put_in(directory, bundle)
+
+
+def put_in(directory: Path, bundle: Path) -> None:
+    """The same, once nobody else works on the directory."""
     from protea.network import task as tasks
     from protea.network.bundle import Bundle, read, read_invitation, unpack
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from protea.engines.wire import readable
 from protea.errors import ClientError, ConfigError, PayloadError
 from protea.experiment import environment, summary
 from protea.federation import Federation, participants
+from protea.network import keys
 from protea.network.home import Home, Invited
 from protea.network.site import make_server
 from protea.network.task import Task
@@ -81,6 +83,8 @@ class Coordinator:
         self.status = Status(self.task)
         self.given_up: set[int] = set()  # sites that a round has waited for in vain
         self.tries = 0  # of a round that too few have answered
+        self.refused: list[int] = []  # sites whose answers could not be used in this try
+        self.refusals: Counter[int] = Counter()  # in tries of a round that came to nothing, which no record tells of
 
     def serve(self) -> dict[str, Any]:
         """All rounds that are left; the summary."""
@@ -89,6 +93,9 @@ class Coordinator:
             if directory.ended():
                 return directory.summary() or {}
             home = self.home
+            if home.guests.tls:
+                wide = self.listen in ("0.0.0.0", "::")
+                keys.renew_server(home.path / "keys", [home.guests.host, *keys.HERE, *([] if wide else [self.listen])])
             link = Link(home.path / "flower", self.listen, home.guests.port, home.tls, home.site_keys)
             network = Network(
                 link,
@@ -106,6 +113,7 @@ class Coordinator:
                         break
                     except ClientError as error:  # too few have answered
                         self.tries += 1
+                        self.refusals.update(self.refused)
                         pause = min(PAUSE * 2 ** min(self.tries, 10), LONGEST)
                         self._tell(f"{error}  The round is begun anew in {pause:g} s.")
                         time.sleep(pause)
@@ -169,6 +177,8 @@ class Coordinator:
                 directory.append([self._describe()])
         records = Record.read(directory.metrics())
         loop.recall(records)
+        loop.strikes.count.update(self.refusals)
+        self.refused, loop.on_refused = [], self._refuse
         self.status.round = loop.server.round
         for record in loop.run():
             records.append(record)
@@ -201,11 +211,12 @@ class Coordinator:
             sites = self._register(network)
             loop.clients = len(sites)
             network.meet()
-            here = [number for number in sorted(network.online) if not sites[number].removed]
+            out = [number for number in range(len(sites)) if sites[number].removed or loop.strikes.out(number)]
+            here = [number for number in sorted(network.online) if number not in out]
             self.given_up -= set(here)
-            invited = [number for number, site in enumerate(sites) if not site.removed]
+            invited = [number for number in range(len(sites)) if number not in out]
             missing = [number for number in invited if number not in here and number not in self.given_up]
-            enough = participants(len(here), self.task.fraction) >= self.task.quorum
+            enough = bool(here) and participants(len(here), self.task.fraction) >= self.task.quorum
             if enough and (not missing or time.monotonic() > end):
                 for number in missing:
                     self.given_up.add(number)
@@ -226,8 +237,9 @@ class Coordinator:
         self._guests(sites)
         link = network.carrier
         if isinstance(link, Link) and link.tls is not None and link.keys != self.home.site_keys:
+            link.keys = self.home.site_keys  # a connection that is lost meanwhile is made anew with these
             with network.connected():
-                link.register(self.home.site_keys)
+                link.register(link.keys)
         self._see(network, sites)
         return sites
 
@@ -263,6 +275,11 @@ class Coordinator:
         self.status.sites[numbers[0]].model = readable(str(model))[:80]
         return numbers[0]
 
+    def _refuse(self, clients: Sequence[int]) -> None:
+        self.refused = list(clients)
+        for client in clients:
+            self.status.sites[client].refused += 1
+
     def _heard(self, reply: Reply) -> None:
         guest = self.status.sites[reply.client]
         guest.said = "answered" if reply.error is None else reply.error.strip().splitlines()[0][:200]
@@ -271,12 +288,11 @@ class Coordinator:
     def _note(self, record: Record) -> None:
         """What a round gave, for the screen."""
         self.tries = 0
+        self.refusals.clear()
         self.status.round, self.status.accuracy = record.round, record.accuracy
         for line in record.clients:
             if line.get("test/samples"):
                 self.status.sites[line["client"]].accuracy = line["test/method"] / line["test/samples"]
-        for client in record.refused:
-            self.status.sites[client].refused += 1
         for client, why in record.failures.items():
             self._tell(f"Left out, {self.status.sites[client].name}: {why.strip().splitlines()[0]}")
         accuracy = "" if record.accuracy is None else f", accuracy {100 * record.accuracy:.1f} %"

@@ -53,7 +53,10 @@ class Desk:
             raise
         except Exception as error:
             traceback.print_exc()  # to this site's own log
-            raise ClientError(f"site {self.site.name}: {type(error).__name__}; its own log says more.") from None
+            why = f"site {self.site.name}: {type(error).__name__}; its own log says more."
+            with suppress(OSError):  # a full disk may be what has happened
+                self.audit.write("failed", 0, {}, why.encode())
+            raise ClientError(why) from None
 
     def _noted(self, kind: str, message: bytes) -> bytes:
         try:

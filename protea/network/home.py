@@ -68,7 +68,7 @@ class Home:
         for folder in (path, path / "keys"):
             folder.chmod(0o700)  # what sites send is in here too
         if tls:
-            keys.make_tls(path / "keys", list(dict.fromkeys([host, "localhost", "127.0.0.1"])))
+            keys.make_tls(path / "keys", [host, *keys.HERE])
         keys.write_private(path / "keys" / "coordinator.key", keys.Signer.make())
         if public is not None:
             write_bytes(path / "public.safetensors", public)

@@ -31,8 +31,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from protea.errors import ConfigError, PayloadError
 from protea.runs.store import write_bytes
 
-YEARS = 2  # that certificates are valid
+YEARS = 10  # that the CA is valid; the server's certificate has two, and is made anew at every start
 SIGNATURE = 64  # bytes
+HERE = ("localhost", "127.0.0.1", "::1")  # names of this machine, for itself
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -46,27 +47,37 @@ def write_private(path: Path, content: bytes) -> None:
 
 def make_tls(folder: Path, hosts: list[str]) -> None:
     """``ca.crt``, ``ca.key``, ``server.crt``, ``server.key`` for a server that is reached under these names."""
-    ca_key = ec.generate_private_key(ec.SECP384R1())
-    ca_name = _name("Protea federation CA")
+    names = [_host(host) for host in hosts]  # what is no host is refused before anything is written
+    key = ec.generate_private_key(ec.SECP384R1())
     ca = (
-        _certificate(ca_name, ca_name, ca_key.public_key())
+        _certificate(_CA, _CA, key.public_key(), YEARS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
-        .sign(ca_key, hashes.SHA384())
+        .sign(key, hashes.SHA384())
     )
+    write_private(folder / "ca.key", _pem(key))
+    write_bytes(folder / "ca.crt", ca.public_bytes(Encoding.PEM))
+    _make_server(folder, hosts[0], names)
+
+
+def renew_server(folder: Path, hosts: list[str]) -> None:
+    """A new certificate for the server, by the CA that is there; sites notice no difference."""
+    _make_server(folder, hosts[0], [_host(host) for host in hosts])
+
+
+def _make_server(folder: Path, name: str, names: list[x509.GeneralName]) -> None:
+    ca = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    assert isinstance(ca, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())
-    names = x509.SubjectAlternativeName([_host(host) for host in hosts])
     server = (
-        _certificate(_name(hosts[0]), ca_name, key.public_key())
+        _certificate(_name(name), _CA, key.public_key(), 2)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(names, critical=False)
-        .sign(ca_key, hashes.SHA384())
+        .add_extension(x509.SubjectAlternativeName(list(dict.fromkeys(names))), critical=False)
+        .sign(ca, hashes.SHA384())
     )
-    write_private(folder / "ca.key", _pem(ca_key))
     write_private(folder / "server.key", _pem(key))
-    write_bytes(folder / "ca.crt", ca.public_bytes(Encoding.PEM))
     write_bytes(folder / "server.crt", server.public_bytes(Encoding.PEM))
 
 
@@ -147,6 +158,9 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
 
 
+_CA = _name("Protea federation CA")
+
+
 def refuse_no_host(host: str) -> None:
     """:class:`ConfigError` for what no certificate can be made for."""
     _host(host)
@@ -164,7 +178,9 @@ def _host(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, years: int
+) -> x509.CertificateBuilder:
     start = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=5)  # clocks differ
     return (
         x509.CertificateBuilder()
@@ -173,7 +189,7 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePub
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(start)
-        .not_valid_after(start + dt.timedelta(days=365 * YEARS))
+        .not_valid_after(start + dt.timedelta(days=365 * years))
     )
 
 

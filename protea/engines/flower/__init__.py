@@ -29,7 +29,8 @@ QUIET = {
 }
 os.environ.update(QUIET)  # before any of Flower's modules looks at them
 for name in ("NO_PROXY", "no_proxy"):  # a site's proxy is for the outside; processes of one machine talk directly
-    os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
+    there = [host for host in os.environ.get(name, "").split(",") if host]
+    os.environ[name] = ",".join(dict.fromkeys([*there, "127.0.0.1", "localhost"]))
 
 try:
     import flwr

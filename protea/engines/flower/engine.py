@@ -6,10 +6,13 @@ For testing: an experiment's messages take every step that they would take over 
 from __future__ import annotations
 
 import math
+import multiprocessing as mp
+import os
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -38,7 +41,8 @@ class Deployment:
         self.nodes: list[Node] = []
         try:
             self.link.open()
-            self.nodes = [Node(self.folder / f"node-{k}", self.link.address) for k in range(count)]
+            for k in range(count):
+                self.nodes.append(Node(self.folder / f"node-{k}", self.link.address))
         except BaseException:
             self.close()
             raise
@@ -66,6 +70,7 @@ class Flower:
         try:
             limit = self.settings.limit or math.inf
             self.network = Network(self.deployment.link, self._place, _name, limit, self.settings.retries, sys.maxsize)
+            self.network.meanwhile = self._revive
             with sendable(worker):
                 self.plan = worker.plan(self.folder, self.count)
                 self._start()
@@ -74,10 +79,13 @@ class Flower:
             raise
 
     def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
+        return self.network.map(jobs, watch)
+
+    def _revive(self) -> None:
+        """Start those client processes anew that were killed."""
         for k, host in enumerate(self.hosts):
             if not host.is_alive():
                 self.hosts[k] = self._host(k)
-        return self.network.map(jobs, watch)
 
     def save(self, directory: Path) -> None:
         for home in sorted(self.folder.glob("clients-*/client-*")):
@@ -120,6 +128,7 @@ class Flower:
 def host(plan: dict[str, Any], number: int, address: str, folder: Path, clients: Path, first: Path | None) -> None:
     """The life of a node's client process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
+    threading.Thread(target=end_with_parent, daemon=True).start()
     station = Station(Worker(**plan), clients, first)
     station.tidy()
 
@@ -129,6 +138,13 @@ def host(plan: dict[str, Any], number: int, address: str, folder: Path, clients:
         return joined([station.answer(part) for part in parted(message)])
 
     attend(address, folder, handle)
+
+
+def end_with_parent() -> None:
+    parent = mp.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(0)
 
 
 def _name(node: NodeInfo, about: Mapping[str, Any]) -> int:

@@ -89,10 +89,11 @@ class Network:
     limit: int = 256 * 2**20  # bytes of an upload
     sign: Callable[[str, bytes], bytes] = lambda kind, message: message
     hello: Mapping[str, Any] = field(default_factory=dict)  # what nodes are told when they are asked who they are
+    meanwhile: Callable[[], None] = lambda: None  # done while answers are waited for
 
     def __post_init__(self) -> None:
         self.there: dict[int, NodeInfo] = {}  # nodes that are there, by Flower's id
-        self.named: dict[int, int] = {}  # names of nodes that have said hello
+        self.named: dict[int, tuple[int, str]] = {}  # names of nodes that have said hello, and when they were started
         self.asked: dict[str, tuple[int, float]] = {}  # nodes that were asked who they are, and until when
         self.strangers: dict[int, tuple[str, float]] = {}  # nodes that are not wanted, why, and until when
         self.looked = -math.inf
@@ -101,7 +102,7 @@ class Network:
     @property
     def online(self) -> dict[int, int]:
         """Nodes that are there and known, by name."""
-        return {name: node for node, name in self.named.items() if node in self.there}
+        return {name: node for node, (name, _) in self.named.items() if node in self.there}
 
     def meet(self) -> None:
         """See which nodes are there, and who they are."""
@@ -111,12 +112,17 @@ class Network:
 
     def dismiss(self, about: Mapping[str, Any], patience: float = 15.0) -> None:
         """Tell all nodes that there is nothing more to do, and wait until they are gone; not for ever."""
-        told = set(self.online.values())
-        content, end = wrap(self.sign("end", to_bytes({}, **about))), time.monotonic() + patience
+        told, content = set[int](), wrap(self.sign("end", to_bytes({}, **about)))
+        end = time.monotonic() + patience
         try:
-            for node in told:
-                self.grid.push_messages([Message(content, node, "query.end", ttl=patience)])
-            while told & {node.node_id for node in self.carrier.nodes()} and time.monotonic() < end:
+            while True:
+                self.meet()
+                for node in self.online.values():
+                    if node not in told:
+                        self.grid.push_messages([Message(content, node, "query.end", ttl=patience)])
+                        told.add(node)
+                if time.monotonic() > end or (told and not self.there):
+                    return
                 time.sleep(LOOK)
         except self.carrier.lost:
             return  # it is over anyway
@@ -133,6 +139,7 @@ class Network:
         losses: Counter[int] = Counter()
         end = time.monotonic() + self.deadline
         while waiting or sent:
+            self.meanwhile()
             with self.connected(waiting, sent):
                 self._look()
                 self._send(waiting, sent, end)
@@ -211,6 +218,11 @@ class Network:
             return
         self.looked = time.monotonic()
         self.there = {node.node_id: node for node in self.carrier.nodes()}
+        self.named = {
+            node: (name, since)
+            for node, (name, since) in self.named.items()
+            if node not in self.there or self.there[node].last_activated_at == since  # else it may be another now
+        }
         self.asked = {identity: (node, end) for identity, (node, end) in self.asked.items() if end > self.looked}
         self.strangers = {node: (why, end) for node, (why, end) in self.strangers.items() if end > self.looked}
         known = {*self.named, *self.strangers, *(node for node, _ in self.asked.values())}
@@ -229,7 +241,7 @@ class Network:
                 if message.has_error():
                     raise PayloadError(shortened(readable(str(message.error.reason))))
                 _, about = from_bytes(unwrap(message.content, HEADER), HEADER)
-                self.named[node] = self.name(self.there[node], about)
+                self.named[node] = self.name(self.there[node], about), self.there[node].last_activated_at
             except ProteaError as error:
                 self.strangers[node] = str(error), time.monotonic() + ASKED
 
@@ -253,9 +265,9 @@ class Network:
             try:
                 self.grid = self.carrier.open()
                 return
-            except self.carrier.lost:
+            except self.carrier.lost as error:
                 if not left:
-                    raise
+                    raise ProteaError(f"The SuperLink cannot be reached: {type(error).__name__}: {error}") from error
 
     # Clients keep their own state.
 

@@ -92,6 +92,7 @@ class PatientGrid(HttpGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Those that are complete by now."""
         wanted, found = set(message_ids), []
+        self.pushed = {identity: message for identity, message in self.pushed.items() if identity in wanted}
         for identity in wanted - self.busy:
             self.busy.add(identity)
             threading.Thread(target=self._pull, args=(identity,), daemon=True).start()
@@ -105,8 +106,10 @@ class PatientGrid(HttpGrid):
                     why = f"its reply cannot be read: {type(result).__name__}."
                     result = [Message(Error(code=BROKEN, reason=why), reply_to=self.pushed[identity])]
                 for message in result if isinstance(result, list) else []:
-                    if message.metadata.reply_to_message_id in wanted:
-                        self.pushed.pop(identity, None)
+                    if message.metadata.reply_to_message_id != identity and identity in self.pushed:
+                        why = "its reply says that it is to another message."  # it is the sender who writes this
+                        message = Message(Error(code=BROKEN, reason=why), reply_to=self.pushed[identity])
+                    if identity in wanted:
                         found.append(message)
                 identity, result = self.pulled.get_nowait()
         return found
@@ -134,29 +137,30 @@ class Link:
     @property
     def address(self) -> str:
         """Where this process reaches it."""
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
-        return f"{host}:{self.port}"
+        host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def open(self) -> HttpGrid:
         """Have the SuperLink up, with a run on it that is ours; a dead one is started anew."""
         self._leave()
         if self.program is None or not self.program.alive:
             self._start()
-            try:
-                self._let_in()
-            except httpx.HTTPStatusError:  # a key that was struck off once, by whomever, is refused for ever
-                assert self.program is not None
-                self.program.stop()
-                for file in self.folder.glob("state.db*"):
-                    file.unlink()
-                self._start()
-                self._let_in()
+        try:
+            self._let_in()
+        except httpx.HTTPStatusError:  # a key that was struck off once, by whomever, is refused for ever
+            assert self.program is not None
+            self.program.stop()
+            for file in self.folder.glob("state.db*"):
+                file.unlink()
+            self._start()
+            self._let_in()
         fab, _ = build_fab_from_files(APP)
         with self.control() as control:
             request = StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})), federation="")
             self.run = control.StartRun(request).run_id
         grid = PatientGrid(self.address, self.tls is None, self._trusted(), token=self._token())
-        grid._retry_invoker = None  # type: ignore[assignment]  # what fails is told to us at once: Flower would try for ever, or end this process
+        # What fails is told to us at once: Flower would try for ever, or end this process.
+        grid._retry_invoker = None  # type: ignore[assignment]
         task = grid._runtime_client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
         TaskIdentity.node_id = task.context.node_id
@@ -181,7 +185,6 @@ class Link:
 
     def register(self, keys: Mapping[str, bytes]) -> None:
         """Let just these nodes connect: public keys (PEM) by name.  One that is not among them is put out."""
-        self.keys = keys
         with self.control() as control:
             known = {
                 node.public_key: node.node_id
