@@ -43,6 +43,7 @@ class Federation:
     evaluation: Evaluation = field(default_factory=Evaluation)
     failures: Literal["stop", "skip"] = "stop"
     min_replies: int = 1
+    quota: str = "min_replies; with 0 the round passes without them"  # how the setting is called, for a message
     faults: Faults = field(default_factory=Faults)
     limits: Limits = field(default_factory=Limits)
     threads: int = 1
@@ -173,7 +174,7 @@ class Federation:
             reasons = [*found.failures.values(), *(f"client {client} {_IS[why]}." for client, why in absent.items())]
             raise ClientError(
                 f"round {self.server.round}: {len(found.uploads)} usable replies came, {self.min_replies} are needed "
-                f"(min_replies; with 0 the round passes without them).  " + "  ".join(reasons)
+                f"({self.quota}).  " + "  ".join(reasons)
             )
 
     def _evaluate(self, chosen: Sequence[int], judged: Judged, failures: dict[int, str]) -> None:

@@ -102,7 +102,10 @@ def check(bundle: BundleFile = None, directory: Directory = Path()) -> None:
     console.print(table)
     for task, count in found.sizes.items():
         say(console, f"In all, {task}: {size(count)} as a message.")
-    say(console, f"Classes whose prototypes leave: {', '.join(found.classes) or 'none'}.")
+    if found.classes:
+        say(console, f"Classes whose prototypes leave: {', '.join(found.classes)}.")
+    else:
+        say(console, "This method sends no prototypes; what it sends instead is in the table.")
     say(console, f"With it go: {found.beside}.")
     say(console, "Ready.  Take part: protea site join" + ("" if directory == Path() else f" --dir {directory}"))
 

@@ -127,9 +127,11 @@ class Coordinator:
     def _directory(self) -> Run:
         """The run, begun or new."""
         path, settings = self.home.path / "run", self._settings()
+        go_on = f"protea federation serve {self.home.path}"
         if (path / "config.toml").is_file():
             run = Run.open(path)
             run.check()
+            run.go_on = go_on
             if {**tomllib.loads((path / "config.toml").read_text("utf-8")), "clients": 0} != {**settings, "clients": 0}:
                 raise ConfigError(
                     f"task.toml is not as it was when {path} was begun.  Undo the change, or move {path} away to "
@@ -141,7 +143,9 @@ class Coordinator:
                 f"task.toml was changed since the bundle of {old[0]} was made.  Make new ones, and hand them over: "
                 f"protea federation invite {self.home.path} --renew"
             )
-        return Run.create(path, tomli_w.dumps(settings), environment("cpu", threads=1))
+        run = Run.create(path, tomli_w.dumps(settings), environment("cpu", threads=1))
+        run.go_on = go_on
+        return run
 
     def _settings(self) -> dict[str, Any]:
         """The task in the form that reports and comparisons of runs read."""
@@ -163,6 +167,7 @@ class Coordinator:
             evaluation=task.evaluation,
             failures="skip",
             min_replies=task.quorum,
+            quota="quorum",
             limits=task.limits,
             watch=self._heard,
             roster=lambda: self._roster(loop, network),

@@ -93,7 +93,8 @@ def trial(path: Path) -> Trial:
         leaving=leaving,
         sizes=sizes,
         classes=[name for name, there in zip(task.classes, present, strict=True) if there],
-        beside=f"number of training samples ({trained.samples}), mean loss, seconds",
+        beside=f"number of training samples ({trained.samples}), mean loss, seconds; and once, at the beginning, the "
+        f"names of the site and of its model ({site.model_name})",
     )
 
 

@@ -56,6 +56,7 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.go_on = f"protea resume {path}"  # what to type after an error
 
     @classmethod
     def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> Run:
@@ -103,7 +104,7 @@ class Run:
                 why = f"{error.filename or self.path} cannot be written: {error.strerror}."
             raise CheckpointError(
                 f"{why}\n  Nothing that was complete is lost.  Put that right (free space, permissions), "
-                f"then: protea resume {self.path}"
+                f"then: {self.go_on}"
             ) from error
 
     @classmethod

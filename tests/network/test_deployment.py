@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,8 @@ import pytest
 from test_methods import play
 
 pytest.importorskip("flwr", reason="the extra flower is not installed")
+
+from parties import until
 
 from protea import plugins
 from protea.engines.flower.engine import Deployment, Flower
@@ -33,3 +38,28 @@ def test_it_equals_the_inline_engine_to_the_bit(name: str, deployment: Deploymen
     method: Method[Any, Any] = plugins.find("methods", name)()
     over = play(method, lambda worker: Flower(worker, deployment=deployment), tmp_path / "flower", fraction=0.75)
     assert over == play(method, Inline, tmp_path / "inline", fraction=0.75)
+
+
+def test_flowers_programs_end_with_the_process_that_started_them() -> None:
+    """It is killed, and has no chance to end them."""
+    code = """
+import time
+from protea.engines.flower.engine import Deployment
+found = Deployment(1)
+print(found.link.program.process.pid, found.nodes[0].program.process.pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        programs = [int(word) for word in starter.stdout.readline().split()]
+        starter.kill()
+    assert len(programs) == 2
+    until(lambda: not any(alive(program) for program in programs))
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()

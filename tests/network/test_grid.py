@@ -158,7 +158,7 @@ def test_an_answer_that_never_comes_is_waited_for_until_the_deadline(tmp_path: P
 
 def test_a_message_lost_with_its_node_is_sent_again_and_trains_once(tmp_path: Path) -> None:
     """The node is gone after it has trained, before its answer came; the end is as if nothing had been."""
-    method, seen = FedProto(), []
+    method, seen, ran = FedProto(), list[Message](), list[Job]()
 
     def meddle(asked: Message, answer: Message) -> Message:
         seen.append(asked)
@@ -168,9 +168,14 @@ def test_a_message_lost_with_its_node_is_sent_again_and_trains_once(tmp_path: Pa
     def make(worker: Worker) -> grid.OneProcess:
         engine = grid.OneProcess(worker, tmp_path)
         engine.wire.meddle = meddle
+        for station in engine.stations:
+            plain = station.worker.run
+            station.worker.run = lambda job, plain=plain: (ran.append(job), plain(job))[1]  # type: ignore[method-assign]
         return engine
 
     assert play(method, make, tmp_path / "lost") == play(method, Inline, tmp_path / "inline")
+    trained = [(job.client, job.round) for job in ran if job.task == "train"]
+    assert len(trained) == len(set(trained)) == 2 * toy.CLIENTS
 
 
 def test_a_node_that_was_started_anew_gets_its_message_again(tmp_path: Path) -> None:

@@ -16,11 +16,18 @@ from protea.errors import ProteaError
 # Not a module of ours: that would import torch, which these programs have no use for.  A SuperNode without a message
 # sleeps three seconds before it looks again, twice or more in every round; here it looks sooner.
 START = """
-import sys, time
+import os, signal, sys, threading, time
 from importlib.metadata import entry_points
 from types import SimpleNamespace
-from flwr.supercore.app_utils import start_parent_process_monitor
-start_parent_process_monitor(int(sys.argv.pop(1)))
+
+def end_with(parent):
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)
+    os._exit(0)
+
+threading.Thread(target=end_with, args=(int(sys.argv.pop(1)),), daemon=True).start()
 sys.argv.pop(0)
 if sys.argv[0] == "flower-supernode":
     import flwr.supernode.start_client_internal as node
