@@ -33,11 +33,13 @@ class Wire(Grid):
 
     handles: list[Handle]
     meddle: Callable[[Message, Message], Message | None] = lambda asked, answer: answer  # None: it is lost
-    online: set[int] = field(default_factory=set)  # nodes; all if empty
+    online: set[int] | None = None  # nodes; all if not given
+    keys: dict[int, bytes] = field(default_factory=dict)  # public ones, of nodes
     lost: tuple[type[Exception], ...] = (ConnectionError,)
     replies: dict[str, Message] = field(default_factory=dict)
     pushed: list[Message] = field(default_factory=list)
     starts: dict[int, int] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)  # nodes that were told of the end
     opened: int = 0
 
     def open(self) -> Wire:
@@ -46,9 +48,11 @@ class Wire(Grid):
         return self
 
     def nodes(self) -> list[Any]:
-        there = self.online or set(range(len(self.handles)))
+        there = (set(range(len(self.handles))) if self.online is None else self.online) - self.left
         return [
-            SimpleNamespace(node_id=FIRST + k, public_key=b"", last_activated_at=str(self.starts.get(k, 0)))
+            SimpleNamespace(
+                node_id=FIRST + k, public_key=self.keys.get(k, b""), last_activated_at=str(self.starts.get(k, 0))
+            )
             for k in sorted(there)
         ]
 
@@ -57,6 +61,8 @@ class Wire(Grid):
         for message in messages:
             identity = message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
             self.pushed.append(message)
+            if names([message]) == ["end"]:
+                self.left.add(message.metadata.dst_node_id - FIRST)
             answer = self.meddle(message, answered(message, self.handles[message.metadata.dst_node_id - FIRST]))
             if answer is not None:
                 self.replies[identity] = answer

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protea.errors import ConfigError
+from protea.network.status import Status
 
 app = typer.Typer(help="Coordinate a federation over a network.", no_args_is_help=True)
 
@@ -139,14 +140,14 @@ class Screen:
         if self.live is not None:
             self.live.stop()
 
-    def show(self, status: Any, news: str | None) -> None:
+    def show(self, status: Status, news: str | None) -> None:
         if news is not None:
             say(self.console, news)
         if self.live is not None:
             self.live.update(pictured(status))
 
 
-def pictured(status: Any) -> Group:
+def pictured(status: Status) -> Group:
     """The status as a table."""
     accuracy = "" if status.accuracy is None else f", accuracy {100 * status.accuracy:.1f} %"
     table = Table(box=SIMPLE)

@@ -5,25 +5,25 @@ from __future__ import annotations
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from protea.engines import Reply
-from protea.engines.flower.grid import Network, NodeInfo
+from protea.engines.flower.grid import Carrier, Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.wire import readable
 from protea.errors import ClientError, ConfigError, PayloadError
 from protea.experiment import environment, summary
 from protea.federation import Federation, participants
 from protea.network import keys
+from protea.network.data import public_samples
 from protea.network.home import Home, Invited
-from protea.network.site import make_server
-from protea.network.task import Task
+from protea.network.status import Guest, Show, Status
+from protea.network.task import new_server
 from protea.record import Record
 from protea.runs import checkpoint
 from protea.runs.store import Run
@@ -35,39 +35,11 @@ PAUSE, LONGEST = 1.0, 60.0  # seconds before a round that too few have answered 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@dataclass
-class Guest:
-    """What is known of a site."""
-
-    name: str
-    connected: bool = False
-    model: str = ""
-    said: str = ""  # what came of the last thing that it was asked
-    accuracy: float | None = None
-    refused: int = 0
-    removed: bool = False
-
-
-@dataclass
-class Status:
-    """What goes on, for whoever shows it."""
-
-    task: Task
-    round: int = 0
-    doing: str = "starting"
-    accuracy: float | None = None
-    sites: list[Guest] = field(default_factory=list)
-    strangers: dict[int, str] = field(default_factory=dict)
-
-
-Show = Callable[[Status, str | None], None]  # a line of news, if there is some
-
-
 class Coordinator:
     """Serves a federation from its directory."""
 
-    def __init__(self, home: Home, show: Show, listen: str | None = None) -> None:
-        self.home, self.show, self.task = home, show, home.task
+    def __init__(self, home: Home, show: Show, listen: str | None = None, carrier: Carrier | None = None) -> None:
+        self.home, self.show, self.task, self.carrier = home, show, home.task, carrier
         guests = home.guests
         self.listen = listen or ("0.0.0.0" if guests.tls else "127.0.0.1")
         if not guests.tls and self.listen not in LOOPBACK:
@@ -92,13 +64,8 @@ class Coordinator:
         with directory.held():
             if directory.ended():
                 return directory.summary() or {}
-            home = self.home
-            if home.guests.tls:
-                wide = self.listen in ("0.0.0.0", "::")
-                keys.renew_server(home.path / "keys", [home.guests.host, *keys.HERE, *([] if wide else [self.listen])])
-            link = Link(home.path / "flower", self.listen, home.guests.port, home.tls, home.site_keys)
             network = Network(
-                link,
+                self.carrier or self._link(),
                 place=lambda client: client,
                 name=self._who,
                 deadline=self.task.deadline,
@@ -123,6 +90,14 @@ class Coordinator:
         self.status.doing = "ended"
         self._tell("All rounds are done.")
         return numbers
+
+    def _link(self) -> Link:
+        """A SuperLink, whose certificate has the name under which we ourselves reach it."""
+        home = self.home
+        if home.guests.tls:
+            wide = self.listen in ("0.0.0.0", "::")
+            keys.renew_server(home.path / "keys", [home.guests.host, *keys.HERE, *([] if wide else [self.listen])])
+        return Link(home.path / "flower", self.listen, home.guests.port, home.tls, home.site_keys)
 
     def _directory(self) -> Run:
         """The run, begun or new."""
@@ -156,11 +131,11 @@ class Coordinator:
 
     def _rounds(self, directory: Run, network: Network) -> list[Record]:
         """Go on from the newest checkpoint to the end."""
-        task = self.task
+        task, public = self.task, self.home.public
         loop = Federation(
             method=task.method,
             engine=network,
-            server=make_server(task, self.home.public),
+            server=new_server(task, None if public is None else public_samples(public, task)),
             clients=len(self.home.guests.sites),
             rounds=task.rounds,
             fraction=task.fraction,

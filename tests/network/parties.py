@@ -19,8 +19,8 @@ from protea.engines.flower.programs import free_port
 from protea.engines.inline import Inline
 from protea.federation import Federation
 from protea.network.home import Home
-from protea.network.site import Site, make_server
-from protea.network.task import Task, made
+from protea.network.site import Site
+from protea.network.task import Task, made, new_server
 from protea.runs.store import Run
 from protea.state import name_of
 from protea.worker import Worker
@@ -180,7 +180,7 @@ def alone(task: Task, sites: Sequence[Site], folder: Path) -> tuple[list[dict[st
     loop = Federation(
         task.method,
         engine,
-        make_server(task, None),
+        new_server(task),
         len(sites),
         task.rounds,
         evaluation=task.evaluation,

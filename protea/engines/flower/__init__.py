@@ -1,6 +1,7 @@
 """Federations over a network, carried by Flower's SuperLink and SuperNodes.
 
     programs.py  start Flower's own programs; they end with the process that started them
+    tasks.py     who may take Flower's tasks, and signs of life while one is worked on
     codec.py     our bytes in Flower's records, and back
     link.py      a SuperLink, and this process as the server side of a run on it
     node.py      a SuperNode, and this process as its client side

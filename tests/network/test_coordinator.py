@@ -1,0 +1,143 @@
+"""A coordinator and its sites in one process: their own code on both sides, without Flower's programs between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="the extra flower is not installed")
+
+import grid
+from flwr.app import Message
+from parties import NAMES, alone, make_home, make_site, over_network
+
+from protea.engines.flower.codec import unwrap, wrap
+from protea.engines.wire import joined, parted, reply_from_bytes, reply_to_bytes
+from protea.errors import ConfigError
+from protea.network.coordinator import Coordinator
+from protea.network.desk import Desk
+from protea.network.home import Home
+from protea.network.site import Site
+from protea.network.status import Status
+from protea.record import Record
+from protea.runs.store import Run
+
+
+def federation(tmp_path: Path, **settings: Any) -> tuple[Home, list[Site], grid.Wire]:
+    home = make_home(tmp_path / "home", tls=False, patience=0.1, **settings)
+    sites = [make_site(tmp_path / name, home.path / "bundles" / f"{name}.protea", name) for name in NAMES]
+    return home, sites, grid.Wire([Desk(site).handle for site in sites])
+
+
+def serve(home: Home, wire: grid.Wire, show: Callable[[Status, str | None], None] | None = None) -> list[Record]:
+    Coordinator(home, show or (lambda status, news: None), carrier=wire).serve()
+    return Record.read(Run.open(home.path / "run").metrics())
+
+
+def spoiling(client: int) -> Callable[[Message, Message], Message]:
+    """All uploads of one site come without their last class."""
+
+    def meddle(asked: Message, answer: Message) -> Message:
+        if grid.names([asked]) != ["job"] or asked.metadata.dst_node_id != grid.FIRST + client:
+            return answer
+        replies = [reply_from_bytes(part) for part in parted(unwrap(answer.content, 2**31))]
+        spoilt = [replace(r, up={**r.up, "counts": torch.zeros(3)}) if r.samples else r for r in replies]
+        return Message(wrap(joined([reply_to_bytes(reply) for reply in spoilt])), reply_to=asked)
+
+    return meddle
+
+
+def test_it_ends_as_without_a_network(tmp_path: Path) -> None:
+    home, sites, wire = federation(tmp_path)
+    serve(home, wire)
+    assert over_network(home, sites) == alone(home.task, sites, tmp_path / "alone")
+    assert all(site.ended.exists() for site in sites)
+
+
+def test_it_waits_until_somebody_is_there(tmp_path: Path) -> None:
+    home, _, wire = federation(tmp_path, quorum=1)
+    wire.online = set()
+    doing = []
+
+    def show(status: Status, news: str | None) -> None:
+        doing.append(status.doing)
+        if len(doing) > 20:
+            wire.online = {1}
+
+    found = serve(home, wire, show)
+    assert doing[10].startswith("waiting for north, south, east (0 of 1 there)")
+    assert [record.participants for record in found] == [[1], [1]]
+
+
+def test_a_site_that_is_refused_again_and_again_is_asked_no_more(tmp_path: Path) -> None:
+    home, _, wire = federation(tmp_path, quorum=2, rounds=4, limits={"quarantine": 2})
+    wire.meddle = spoiling(2)
+    found = serve(home, wire)
+    assert [record.refused for record in found] == [[2], [2], [], []]
+    assert [record.participants for record in found] == [[0, 1, 2], [0, 1, 2], [0, 1], [0, 1]]
+    asked = [m for m in wire.pushed if m.metadata.dst_node_id == grid.FIRST + 2 and grid.names([m]) == ["job"]]
+    assert {message.metadata.group_id for message in asked} == {"1", "2"}  # nor to evaluate
+
+
+def test_refusals_count_in_rounds_that_come_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two good answers are not enough for a quorum of three; the third site is counted out all the same."""
+    home, _, wire = federation(tmp_path, quorum=3, limits={"quarantine": 2})
+    wire.meddle = spoiling(2)
+    monkeypatch.setattr("protea.network.coordinator.PAUSE", 0.0)
+    news = list[str]()
+
+    class EnoughError(Exception):
+        pass
+
+    def show(status: Status, said: str | None) -> None:
+        news.extend([said] if said else [])
+        if status.doing.startswith("waiting"):
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        serve(home, wire, show)
+    anew = [line for line in news if "begun anew" in line]
+    assert len(anew) == 2 and "2 usable replies came, 3 are needed (quorum)" in anew[0]
+
+
+def test_sites_are_told_of_the_end_after_a_crash_in_the_last_step(tmp_path: Path) -> None:
+    home, sites, wire = federation(tmp_path)
+    serve(home, wire)
+    (home.path / "run" / "summary.json").unlink()
+    for site in sites:
+        site.ended.unlink()
+    again = grid.Wire(wire.handles)
+    assert len(serve(home, again)) == 2
+    assert all(site.ended.exists() for site in sites) and "job" not in grid.names(again.pushed)
+
+
+def test_a_node_with_another_key_is_turned_away(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home", quorum=2, patience=0.1)
+    sites = [make_site(tmp_path / name, home.path / "bundles" / f"{name}.protea", name) for name in NAMES]
+    wire = grid.Wire([Desk(site).handle for site in sites])
+    wire.keys = {0: home.site_keys["north"], 1: home.site_keys["south"], 2: home.site_keys["north"]}  # east is not
+    news = list[str]()
+    found = serve(home, wire, lambda status, said: news.extend([said] if said else []))
+    assert [record.participants for record in found] == [[0, 1], [0, 1]]
+    assert "A node was turned away: a node says that it is 'east', and has another key than that site." in news
+
+
+def test_a_task_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
+    home, _, wire = federation(tmp_path)
+    serve(home, wire)
+    (home.path / "run" / "summary.json").unlink()
+    task = (home.path / "task.toml").read_text()
+    (home.path / "task.toml").write_text(task.replace("lr = 0.05", "lr = 0.06"))
+    with pytest.raises(ConfigError, match=r"task\.toml is not as it was when .* was begun"):
+        serve(home, wire)
+
+
+def test_without_tls_no_other_machine_is_let_in(tmp_path: Path) -> None:
+    home, _, _ = federation(tmp_path)
+    with pytest.raises(ConfigError, match=r"0\.0\.0\.0 is refused"):
+        Coordinator(home, lambda status, news: None, "0.0.0.0")
