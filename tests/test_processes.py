@@ -245,7 +245,7 @@ def test_what_cannot_be_pickled_is_named_at_once_and_the_processes_stay_usable()
     class Inner(Local): ...
 
     for method, build in ((Inner(), toy.build), (Local(), lambda id, streams: toy.build(id, streams))):
-        with pytest.raises(ConfigError, match=r"(?s)cannot be sent to worker processes: .*set engine\.name=inline"):
+        with pytest.raises(ConfigError, match=r"(?s)cannot be sent to other processes: .*set engine\.name=inline"):
             engine(method, build=build)
     with closing(engine(Local())) as workers:
         assert len(list(federation(workers).run())) == 3

@@ -63,4 +63,4 @@ def test_three_sites_over_tls_end_as_in_one_process_and_others_are_refused(tmp_p
     # Each site has noted just what it sent.
     for site in sites:
         told = [(line["task"], line["round"]) for line in Audit(site.path / "audit.jsonl").lines()]
-        assert told == [("hello", 0), ("train", 1), ("evaluate", 1), ("train", 2), ("evaluate", 2)]
+        assert told == [("hello", 0), ("train", 1), ("evaluate", 1), ("train", 2), ("evaluate", 2), ("end", 2)]
