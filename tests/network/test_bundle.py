@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr")
+pytest.importorskip("flwr", reason="the extra flower is not installed")
 
 import places
 from cryptography.hazmat.primitives.asymmetric import ed25519

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("flwr")
+pytest.importorskip("flwr", reason="the extra flower is not installed")
 
 from protea.errors import ProteaError
 from protea.network.join import refuse_for_ever

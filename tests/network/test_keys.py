@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr")
+pytest.importorskip("flwr", reason="the extra flower is not installed")
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec

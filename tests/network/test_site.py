@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr")
+pytest.importorskip("flwr", reason="the extra flower is not installed")
 
 import places
 import torch
