@@ -66,7 +66,9 @@ def data():
 """
 
 
-def make_home(folder: Path, sites: Sequence[str] = NAMES, *, tls: bool = True, **settings: Any) -> Home:
+def make_home(
+    folder: Path, sites: Sequence[str] = NAMES, *, tls: bool = True, public: bytes | None = None, **settings: Any
+) -> Home:
     table = {
         "classes": [str(digit) for digit in range(10)],
         "rounds": 2,
@@ -76,7 +78,7 @@ def make_home(folder: Path, sites: Sequence[str] = NAMES, *, tls: bool = True, *
         "training": {"lr": 0.05},
         **settings,
     }
-    home = Home.create(folder, made(table, []), "localhost" if tls else "127.0.0.1", free_port(), tls)
+    home = Home.create(folder, made(table, []), "localhost" if tls else "127.0.0.1", free_port(), tls, public)
     for name in sites:
         home.invite(name)
     return home
@@ -180,7 +182,7 @@ def alone(task: Task, sites: Sequence[Site], folder: Path) -> tuple[list[dict[st
     loop = Federation(
         task.method,
         engine,
-        new_server(task),
+        new_server(task, again[0].public()),
         len(sites),
         task.rounds,
         evaluation=task.evaluation,

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save
+from sklearn.datasets import load_digits
 
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
@@ -57,6 +59,17 @@ def test_it_ends_as_without_a_network(tmp_path: Path) -> None:
     serve(home, wire)
     assert over_network(home, sites) == alone(home.task, sites, tmp_path / "alone")
     assert all(site.ended.exists() for site in sites)
+
+
+def test_methods_with_public_data_and_a_model_on_the_server_work_too(tmp_path: Path) -> None:
+    images = torch.from_numpy((load_digits().images[-40:] * 15).astype("uint8")).unsqueeze(1)
+    method = {"name": "fedprotokd", "actp_epochs": 5, "server_epochs": 2}
+    models = {"dim": 16, "server": "tiny_mlp"}
+    public = save({"x": images})
+    home, sites, wire = federation(tmp_path, public=public, method=method, models=models, shape=[1, 8, 8])
+    found = serve(home, wire)
+    assert over_network(home, sites) == alone(home.task, sites, tmp_path / "alone")
+    assert found[-1].values["server_loss"] is not None
 
 
 def test_it_waits_until_somebody_is_there(tmp_path: Path) -> None:
