@@ -296,7 +296,9 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproc
     """A run of its own, in round 3 of which every client waits for a file called ``go``."""
     monkeypatch.chdir(tmp_path)
     Path("exp.toml").write_text(WAITING)
-    command = "from protea.cli import main; main()"
+    # A suite that was started in the background has Ctrl-C switched off, and so would all that it starts.
+    command = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command += "from protea.cli import main; main()"
     run = subprocess.Popen(
         [sys.executable, "-c", command, "run", "exp.toml", "--out", "broken"],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
