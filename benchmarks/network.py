@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -142,9 +143,9 @@ def run(*command: object) -> None:
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
 
 
-def until(what: object, seconds: float = 180) -> None:
+def until(what: Callable[[], object], seconds: float = 180) -> None:
     end = time.monotonic() + seconds
-    while not what():  # type: ignore[operator]
+    while not what():
         if time.monotonic() > end:
             raise TimeoutError
         time.sleep(0.05)

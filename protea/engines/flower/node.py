@@ -64,8 +64,8 @@ def attend(address: str, folder: Path, handle: Handle) -> None:
                         work(address, found.token, handle)
                     except httpx.HTTPError:
                         raise
-                    except Exception:
-                        traceback.print_exc()  # what came is no message; the node gives it up after a while
+                    except Exception:  # Flower has many kinds for what it cannot read, and anybody may send that
+                        traceback.print_exc()  # the node gives such a message up after a while
                     continue
             time.sleep(POLL)
 
