@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from protea.models.split import SplitModel
 from protea.prototypes import Prototypes
 from protea.rng import Streams
 from protea.server import no_models
-from protea.training import Training, batches
+from protea.training import Training, batches, descend, set_training
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 LOOK = 128  # samples per batch where nothing is trained; larger ones lose time to the allocator
@@ -70,30 +70,27 @@ class Client:
         lr = plan.rate(self.round, self.rounds)
         optimizer = plan.make_optimizer((p for m in modules for p in m.parameters()), lr)
         rng = self.rng.at("fit", len(self.losses))
-        values: list[float] = []
         set_training(modules, single=plan.batch == 1 or len(data) == 1)
-        for epoch in range(plan.epochs if epochs is None else epochs):
-            order = torch.randperm(len(data), generator=rng.generator(f"batches/{epoch}"))
-            augmenting = rng.generator(f"augment/{epoch}")
-            for rows in batches(order, plan.batch, plan.last):
-                x, y = data.batch(rows)
-                if self.augment is not None:
-                    x = self.augment(x, augmenting)
-                value = loss(x, y)
-                values.append(value.item())
-                if not torch.isfinite(value):
-                    raise ClientError(
-                        f"client {self.id}, round {self.round}: the loss became {values[-1]} at step {len(values)} "
-                        f"(lr {lr:g}, {self.model.name}).  Try a smaller training.lr, training.clip=10, or "
-                        f"training.last=drop: BatchNorm may explode on a last batch of a few samples."
-                    )
-                optimizer.zero_grad()
-                value.backward()
-                if plan.clip:
-                    for module in modules:
-                        nn.utils.clip_grad_norm_(module.parameters(), plan.clip)
-                optimizer.step()
-        self.losses.append(sum(values) / len(values) if values else 0.0)
+
+        def values() -> Iterator[Tensor]:
+            for epoch in range(plan.epochs if epochs is None else epochs):
+                order = torch.randperm(len(data), generator=rng.generator(f"batches/{epoch}"))
+                augmenting = rng.generator(f"augment/{epoch}")
+                for rows in batches(order, plan.batch, plan.last):
+                    x, y = data.batch(rows)
+                    if self.augment is not None:
+                        x = self.augment(x, augmenting)
+                    yield loss(x, y)
+
+        def trouble(value: float, step: int) -> ClientError:
+            return ClientError(
+                f"client {self.id}, round {self.round}: the loss became {value} at step {step} "
+                f"(lr {lr:g}, {self.model.name}).  Try a smaller training.lr, training.clip=10, or "
+                f"training.last=drop: BatchNorm may explode on a last batch of a few samples."
+            )
+
+        losses = descend(values(), optimizer, modules, clip=plan.clip, trouble=trouble)
+        self.losses.append(sum(losses) / len(losses) if losses else 0.0)
         return self.losses[-1]
 
     def kept(self) -> Iterator[Tensor]:
@@ -157,13 +154,3 @@ class Client:
     def own(self) -> Tensor:
         """Which classes the client has training samples of, a bool per class."""
         return self.train.counts(self.classes) > 0
-
-
-def set_training(modules: Sequence[nn.Module], *, single: bool) -> None:
-    """Training mode, but for BatchNorm with its stored statistics where batches are single samples."""
-    for module in modules:
-        module.train()
-        if single:
-            for part in module.modules():
-                if isinstance(part, nn.modules.batchnorm._BatchNorm):
-                    part.eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
@@ -21,6 +22,7 @@ from protea.errors import ConfigError, nearest
 from protea.federation import participants
 from protea.models.families import FAMILIES
 
+PAPER = re.compile(r"(?P<authors>[^.]+)\. (?P<where>.*\b\d{4}\b.*), (?P<link>https://\S+)")
 EXTRAS = {
     "vision": ("torchvision", "timm"),
     "text": ("transformers", "tokenizers"),
@@ -36,15 +38,32 @@ EXTRAS = {
 
 
 def methods() -> Table:
-    table = _table("name", "what it does", "exchanges", "needs", "variants")
-    for name in plugins.table("methods"):
-        method = plugins.find("methods", name)
-        title = (import_module(method.__module__).__doc__ or "").splitlines()[0].partition(": ")[2]
-        sent = method.up.__name__ if method.up is not type(None) else "nothing"
-        needed = asdict(method().needs).items()
-        needs = ", ".join(need.replace("_", " ") for need, there in needed if there)
-        table.add_row(name, title, sent, needs or "-", ", ".join(method.variants) or "-")
+    """By family; each with its paper, as its file names it."""
+    table = _table("name", "paper", "exchanges", "needs", "variants")
+    found = [(name, plugins.find("methods", name)) for name in plugins.table("methods")]
+    for family in dict.fromkeys(method.family for _, method in found):
+        table.add_row(f"[bold]{escape(family)}[/]")
+        for name, method in found:
+            if method.family == family:
+                needed = asdict(method().needs).items()
+                needs = ", ".join(need.replace("_", " ") for need, there in needed if there)
+                variants = ", ".join(method.variants)
+                table.add_row(f" {name}", paper(method), method.exchanges, needs or "-", variants or "-")
+        table.add_section()
+    table.caption = "docs/methods/ has a page on each.  A variant is chosen by name@variant."
+    table.caption_justify = "left"
     return table
+
+
+def paper(method: type) -> str:
+    """First author, where and when: from the second paragraph of the method's file."""
+    said = (import_module(method.__module__).__doc__ or "").split("\n\n")
+    cited = PAPER.fullmatch(" ".join(said[1].split())) if len(said) > 1 else None
+    if cited is None:
+        return "-"
+    first, *others = cited["authors"].split(", ")
+    authors = f"{first} et al." if len(others) > 1 else cited["authors"]
+    return f"{authors}, {cited['where']}"
 
 
 def families() -> Table:

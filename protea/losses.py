@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from protea.prototypes import Prototypes
 
+Teaching = Literal["apart", "joint"]
 Distance = Literal["mse", "squared", "euclidean"]
 
 
@@ -28,6 +28,21 @@ def pull(z: Tensor, y: Tensor, prototypes: Prototypes, metric: Distance = "mse")
     return squared / z.shape[1] if metric == "mse" else squared
 
 
-def distill(student: Tensor, teacher: Tensor) -> Tensor:
-    """KL divergence from the teacher's distribution to the student's; the teacher gets no gradient."""
-    return F.kl_div(student.log_softmax(1), teacher.detach().softmax(1), reduction="batchmean")
+def divergence(first: Tensor, second: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(first || second) of the distributions that two sets of scores stand for, mean over samples.
+
+    Either may get gradients.  Times the temperature squared, so that these keep their size.
+    """
+    p, q = (first / temperature).log_softmax(1), (second / temperature).log_softmax(1)
+    return temperature**2 * (p.exp() * (p - q)).sum(1).mean()
+
+
+def teach(teacher: Tensor, student: Tensor, teaching: Teaching = "apart") -> Tensor:
+    """How far a student's distribution is from a teacher's that learns too.
+
+    ``apart``: the teacher gets no gradient.  ``joint`` is HtFLlib's: it gets one, and the
+    divergence is a mean over classes as well, so smaller by their number.
+    """
+    if teaching == "apart":
+        return divergence(teacher.detach(), student)
+    return divergence(teacher, student) / student.shape[1]

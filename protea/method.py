@@ -50,6 +50,8 @@ class Method(Generic[Down, Up]):
     """
 
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name -> fields that differ from the default
+    family: ClassVar[str] = "-"  # by what is shared: "prototypes", "weights", ..., for lists
+    exchanges: ClassVar[str] = "-"  # in plain words, for lists
     down: ClassVar[type[Any]]
     up: ClassVar[type[Any]]
 

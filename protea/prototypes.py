@@ -56,6 +56,12 @@ class Prototypes(Payload):
         sums = (each.unsqueeze(2) * vectors).sum(0)
         return cls(sums / divisor.clamp(min=1).unsqueeze(1), counts.sum(0))
 
+    @staticmethod
+    def points(parts: Sequence[Prototypes]) -> tuple[Tensor, Tensor]:
+        """All vectors of all parts as if they were samples, and the class of each."""
+        points = torch.cat([part.vectors[part.present] for part in parts])
+        return points, torch.cat([part.present.nonzero().squeeze(1) for part in parts])
+
     @property
     def present(self) -> Tensor:
         return self.counts > 0

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor, nn
 
 from protea.data.samples import Samples
+from protea.errors import ProteaError
 from protea.memory import Memory
 from protea.models.split import SplitModel
 from protea.rng import Streams
+from protea.training import Training, batches, descend, set_training
 
 
 def no_models(architecture: str) -> SplitModel:
@@ -30,3 +33,26 @@ class Server:
     round: int = 0
     rounds: int = 1
     memory: Memory = field(default_factory=Memory)
+
+    def fit(self, loss: Callable[[Tensor], Tensor], *modules: nn.Module, rows: Tensor, plan: Training) -> float:
+        """Train modules on ``loss(some of rows)``, batch by batch as ``plan`` says; the last epoch's mean.
+
+        What a row stands for is the loss's to know: a public sample, an upload, something drawn.
+        """
+        optimizer = plan.make_optimizer((p for module in modules for p in module.parameters()), plan.lr)
+        set_training(modules, single=plan.batch == 1 or len(rows) == 1)
+
+        def trouble(value: float, step: int) -> ProteaError:
+            return ProteaError(
+                f"server, round {self.round}: the loss became {value} at step {step} (lr {plan.lr:g}).  "
+                f"Try a smaller learning rate of the server's (protea show lists the method's fields)."
+            )
+
+        losses: list[float] = []
+        for _ in range(plan.epochs if len(rows) else 0):
+            shuffled = rows[torch.randperm(len(rows)).to(rows.device)]
+            values = (loss(batch) for batch in batches(shuffled, plan.batch, plan.last))
+            losses = descend(values, optimizer, modules, clip=plan.clip, trouble=trouble)
+        for module in modules:
+            module.eval()
+        return sum(losses) / len(losses) if losses else 0.0

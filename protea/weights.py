@@ -8,8 +8,10 @@ from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from protea.errors import PayloadError
+from protea.models.split import SplitModel
 from protea.payload import Payload
 
 
@@ -20,13 +22,34 @@ class Weights(Payload):
     tensors: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, module: nn.Module) -> Self:
-        return cls({name: t.detach().clone() for name, t in module.state_dict().items()})
+    def of(cls, module: nn.Module, *, buffers: bool = True) -> Self:
+        """Copies; without ``buffers`` the parameters alone, so not BatchNorm's statistics."""
+        parts = module.state_dict() if buffers else dict(module.named_parameters())
+        return cls({name: t.detach().clone() for name, t in parts.items()})
 
-    def load_into(self, module: nn.Module) -> None:
+    def load_into(self, module: nn.Module, *, buffers: bool = True) -> None:
         """Give the module these weights; :class:`PayloadError` unless they are like its own."""
-        self.check_like(Weights(module.state_dict()))
-        module.load_state_dict(dict(self.tensors))
+        self.check_like(Weights.of(module, buffers=buffers))
+        module.load_state_dict(dict(self.tensors), strict=buffers)
+
+    def below(self, part: str) -> Weights:
+        """Those of one part of the module, ``head`` say, by their names in that part."""
+        return Weights({
+            name.removeprefix(f"{part}."): t for name, t in self.tensors.items() if name.startswith(f"{part}.")
+        })  # fmt: skip
+
+    def run(self, module: nn.Module, x: Tensor) -> Tensor:
+        """What the module makes of ``x`` with these weights; it keeps its own."""
+        out: Tensor = functional_call(module, dict(self.tensors), x)
+        return out
+
+    def features(self, model: SplitModel, x: Tensor) -> Tensor:
+        """The model's features with these weights.  Part by part, as it may remember features of its own."""
+        return self.below("adapter").run(model.adapter, self.below("body").run(model.body, x))
+
+    def scores(self, model: SplitModel, x: Tensor) -> Tensor:
+        """The model's answer with these weights."""
+        return self.below("head").run(model.head, self.features(model, x))
 
     @classmethod
     def mean(cls, parts: Sequence[Weights], samples: Sequence[float] | None = None) -> Self:

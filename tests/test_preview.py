@@ -16,6 +16,7 @@ from protea.data import Arrays, Iid, Pathological, Split
 from protea.data.sources.spiral import Spiral
 from protea.engines import EngineSettings
 from protea.experiment import prepare
+from protea.lowrank import LowRank
 from protea.models import Models
 from protea.training import Training
 
@@ -42,7 +43,10 @@ def test_the_bytes_foretold_are_those_of_a_second_round(method: Method[Any, Any]
     experiment = replace(TINY, method=method)
     *_, second = protea.rounds(experiment)
     foretold = preview.traffic(experiment, prepare(experiment))
-    assert (foretold.up, foretold.down) == (second.bytes_up, second.bytes_down)
+    found = (foretold.up, foretold.down)
+    if method.up is LowRank:  # whose size depends on the weights
+        found = pytest.approx(found, rel=0.02)  # type: ignore[assignment]
+    assert (second.bytes_up, second.bytes_down) == found
 
 
 def test_prototypes_of_two_classes_each_are_the_bytes_one_can_count():

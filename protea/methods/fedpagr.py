@@ -39,6 +39,8 @@ class FedPAGR(Method[Prototypes, Prototypes]):
     classifier: Literal["trained", "fixed"] = "trained"  # between two anchorings
     pairs: geometry.Pairs = "dense"  # sparse: faster with very many classes
 
+    family = "class vectors"
+    exchanges = "unit prototypes"
     needs = Needs(same_head=True)
     variants = {"paper": {}, "paper-many": {"margin": 0.1, "steps": 3}, "paper-text": {"temperature": 0.5}}
 

@@ -22,10 +22,11 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, losses
-from protea.client import LOOK, set_training
-from protea.errors import PayloadError, ProteaError
+from protea.client import LOOK
+from protea.errors import PayloadError
 from protea.models.split import SplitModel
-from protea.training import Training, batches
+from protea.public import blend, check_rows, chosen
+from protea.training import Training
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -40,10 +41,7 @@ class DualKnowledge(Payload):
 
     def check(self, classes: int, dim: int) -> None:
         super().check(classes, dim)
-        if self.logits.ndim != 2 or self.logits.shape[1] != classes:
-            raise PayloadError(f"Logits of shape {tuple(self.logits.shape)} arrived; there are {classes} classes.")
-        if self.logits.dtype != torch.float32:
-            raise PayloadError(f"Logits of {self.logits.dtype} arrived, not of float32.")
+        check_rows("Logits", self.logits, None, classes)
         if self.kept is not None and (self.kept.dtype != torch.bool or self.kept.ndim != 1):
             raise PayloadError(f"{tuple(self.kept.shape)} of {self.kept.dtype} arrived, not a bool per public sample.")
         if self.kept is not None and int(self.kept.sum()) != len(self.logits):
@@ -70,6 +68,8 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
     server_optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     answer: Literal["head", "global"] = "head"  # or the nearest global prototype
 
+    family = "public data"
+    exchanges = "prototypes, scores on public samples"
     needs = Needs(public_data=True, server_model=True)
 
     def start_server(self, server: Server) -> None:
@@ -82,7 +82,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         """A public phase with the server as teacher, then a private one."""
         assert client.public is not None
         if down is not None and self.public_epochs != 0:
-            public = client.public if down.kept is None else client.public.only(down.kept)
+            public = client.public if down.kept is None else chosen(client.public, down.kept)
             taught = public.with_targets(down.logits)
             client.fit(lambda x, teacher: self.study(client.model(x), teacher), data=taught, epochs=self.public_epochs)
 
@@ -101,7 +101,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         """Eq. 14: learn the teacher's scores, and the labels these give (Eq. 13)."""
         pair = (teacher, student) if self.kl == "forward" else (student, teacher)
         labels = F.cross_entropy(student, teacher.argmax(1))
-        return self.soft * divergence(*pair, self.temperature) + (1 - self.soft) * labels
+        return self.soft * losses.divergence(*pair, self.temperature) + (1 - self.soft) * labels
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[DualKnowledge]]) -> None:
         public, model = server.public, server.memory["model"]
@@ -115,13 +115,16 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         def loss(rows: Tensor) -> Tensor:
             z = model.features(public.batch(rows)[0])
             scores, y = model.head(z), labels[rows]
-            soft = divergence(teacher[rows], scores, self.temperature)
+            soft = losses.divergence(teacher[rows], scores, self.temperature)
             hard = (weights[rows] * F.cross_entropy(scores, y, reduction="none")).mean()
             pull = losses.pull(z, y, prototypes, self.distance)  # Eq. 11
             return self.balance * (soft + hard) + (1 - self.balance) * pull  # Eq. 10 and 12
 
         rows = kept.nonzero().squeeze(1)
-        server.memory["server_loss"] = self.fit(server, loss, rows)
+        plan = Training(
+            epochs=self.server_epochs, batch=self.server_batch, lr=self.server_lr, optimizer=self.server_optimizer
+        )
+        server.memory["server_loss"] = server.fit(loss, model, rows=rows, plan=plan)
         some = kept if len(rows) < len(public) else None
         server.memory["knowledge"] = DualKnowledge(prototypes, outputs(server, model)[rows], some)
 
@@ -140,36 +143,11 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
             sure = scores.var(2, correction=0)
         elif self.weighting == "samples":
             sure = sure * sure.new_tensor([u.samples for u in uploads]).unsqueeze(1)
-        sure = torch.where(sure.sum(0) > 0, sure, 1.0)
-        return (sure.unsqueeze(2) * scores).sum(0) / sure.sum(0).unsqueeze(1)
+        return blend(scores, sure)
 
     def select(self, away: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Which public samples teach the server (a bool each), and how much their pseudo labels count."""
         return nearest(away, labels, self.keep), torch.ones_like(away)
-
-    def fit(self, server: Server, loss: Callable[[Tensor], Tensor], rows: Tensor) -> float:
-        """Train the server's model on ``loss(rows)``, batch by batch; the last epoch's mean."""
-        model = server.memory["model"]
-        plan = Training(
-            epochs=self.server_epochs, batch=self.server_batch, lr=self.server_lr, optimizer=self.server_optimizer
-        )
-        optimizer = plan.make_optimizer(model.parameters(), plan.lr)
-        set_training([model], single=plan.batch == 1 or len(rows) == 1)
-        values: list[float] = []
-        for _ in range(plan.epochs):
-            values.clear()
-            for batch in batches(rows[torch.randperm(len(rows))], plan.batch):
-                value = loss(batch)
-                values.append(value.item())
-                if not torch.isfinite(value):
-                    raise ProteaError(
-                        f"server, round {server.round}: the loss became {values[-1]} (lr {plan.lr:g}).  "
-                        f"Try a smaller method.server_lr."
-                    )
-                optimizer.zero_grad()
-                value.backward()
-                optimizer.step()
-        return sum(values) / len(values)
 
     def check(self, server: Server, up: DualKnowledge) -> None:
         public = len(server.public or ())
@@ -215,12 +193,3 @@ def nearest(away: Tensor, labels: Tensor, share: float) -> Tensor:
     kept = torch.zeros_like(labels, dtype=torch.bool)
     kept[order] = place < (share * counts).round().clamp(min=1)[labels[order]]
     return kept
-
-
-def divergence(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """KL(first || second) of the distributions that two sets of scores stand for, mean over samples.
-
-    Either may get gradients.  Times the temperature squared, so that these keep their size.
-    """
-    p, q = (first / temperature).log_softmax(1), (second / temperature).log_softmax(1)
-    return temperature**2 * (p.exp() * (p - q)).sum(1).mean()

@@ -17,9 +17,8 @@ import torch
 import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor
-from torch.func import functional_call
 
-from protea import Client, Method, Needs, Payload, Prototypes, Server, SplitModel, Upload, Weights
+from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, Weights
 from protea.errors import PayloadError
 from protea.prototypes import Weighting
 
@@ -39,6 +38,8 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
     share_weights: bool = False  # average models too, as the original does
     answer: Literal["head", "nearest"] = "head"  # nearest: the centre at the smallest angle
 
+    family = "class vectors"
+    exchanges = "prototypes; the original also the whole model"
     variants = {"original": {"share_weights": True}}
 
     @property
@@ -89,10 +90,10 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
     def predict(self, client: Client, x: Tensor, down: CentresAndModel | None) -> Tensor:
         """By the head or the nearest centre, and by the averaged model where there is one."""
         model, shared = client.model, None if down is None else down.model
-        z = model.features(x) if shared is None else under(shared, model, "adapter", under(shared, model, "body", x))
+        z = model.features(x) if shared is None else shared.features(model, x)
         if self.answer == "nearest" and (centres := self.prototypes(down)) is not None:
             return centres.scores(z, "cosine")
-        scores: Tensor = model.head(z) if shared is None else under(shared, model, "head", z)
+        scores: Tensor = model.head(z) if shared is None else shared.below("head").run(model.head, z)
         return scores
 
     def prototypes(self, down: CentresAndModel | None) -> Prototypes | None:
@@ -112,10 +113,3 @@ def contrast(z: Tensor, y: Tensor, centres: Prototypes) -> Tensor:
 def unit(z: Tensor) -> Tensor:
     """Rows of length 1; those shorter than 1e-4 stay shorter, or else their gradient would explode."""
     return F.normalize(z, dim=1, eps=1e-4)
-
-
-def under(weights: Weights, model: SplitModel, part: str, x: Tensor) -> Tensor:
-    """What ``part`` of the model makes of ``x`` with other weights."""
-    own = {name.removeprefix(f"{part}."): t for name, t in weights.tensors.items() if name.startswith(f"{part}.")}
-    result: Tensor = functional_call(getattr(model, part), own, x)
-    return result

@@ -37,6 +37,8 @@ class FedProto(Method[Prototypes, Prototypes]):
     answer: Literal["global", "local", "head"] = "global"  # which prototypes predict, or the head
     candidates: Literal["all", "own"] = "all"  # classes among which to predict
 
+    family = "class vectors"
+    exchanges = "prototypes"
     variants = {
         "paper": {"pull": 1.0, "distance": "euclidean", "average": "literal"},
         "official": {"pull": 1.0, "taken": "during", "missing": "drop", "candidates": "own"},

@@ -66,8 +66,7 @@ class FedProtoKD(FedPKD):
         if not self.trained:
             return super().merge(server, parts)
         trainable: TrainablePrototypes = server.memory["trainable"]
-        points = torch.cat([part.vectors[part.present] for part in parts])
-        labels = torch.cat([part.present.nonzero().squeeze(1) for part in parts])
+        points, labels = Prototypes.points(parts)
         margin = self.find_margins(Prototypes.mean(parts))
         server.memory["actp_loss"] = train_prototypes(
             trainable, points, labels, margin, self.actp_epochs, self.actp_batch, self.actp_lr

@@ -54,6 +54,8 @@ class FedSA(Method[AnchorsAndMeans, Prototypes]):
     missing: Literal["keep", "drop"] = "keep"  # mean prototypes of classes that nobody reported this round
     answer: Literal["means", "anchors", "head"] = "means"
 
+    family = "class vectors"
+    exchanges = "prototypes; anchors down"
     variants = {
         "paper": {"pull": 0.1, "distance": "euclidean", "margin": "literal", "average": "literal"},
         "code": {"taken": "during", "missing": "drop"},

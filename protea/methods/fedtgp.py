@@ -49,6 +49,8 @@ class FedTGP(Method[Prototypes, Prototypes]):
     server_batch: PositiveInt = 10
     server_lr: PositiveFloat = 0.01
 
+    family = "class vectors"
+    exchanges = "prototypes"
     variants = {
         "paper": {"pull": 0.1, "distance": "euclidean", "first": "untrained", "gap": "pairs"},
         "code": {"taken": "before"},
@@ -69,8 +71,7 @@ class FedTGP(Method[Prototypes, Prototypes]):
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
         parts = [u.payload for u in uploads]
-        points = torch.cat([part.vectors[part.present] for part in parts])
-        labels = torch.cat([part.present.nonzero().squeeze(1) for part in parts])
+        points, labels = Prototypes.points(parts)
         if not len(points):
             return
         delta = self.find_margin(Prototypes.mean(parts))

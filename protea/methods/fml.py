@@ -33,8 +33,10 @@ class FML(Method[Weights, Weights]):
     beta: Share = 0.5
     meme: str = "smallest"  # architecture; "smallest" takes the family's smallest
     average: Literal["uniform", "samples"] = "uniform"
-    teaching: Literal["apart", "joint"] = "apart"
+    teaching: losses.Teaching = "apart"
 
+    family = "second model"
+    exchanges = "a small shared model"
     variants = {"official": {}, "htfllib": {"teaching": "joint"}}
 
     def start_server(self, server: Server) -> None:
@@ -55,8 +57,12 @@ class FML(Method[Weights, Weights]):
             own = client.model(x)
             with client.aside("meme"):
                 shared = meme(x)
-            own_loss = self.alpha * F.cross_entropy(own, y) + (1 - self.alpha) * self.teach(shared, own)
-            meme_loss = self.beta * F.cross_entropy(shared, y) + (1 - self.beta) * self.teach(own, shared)
+            own_loss = self.alpha * F.cross_entropy(own, y) + (1 - self.alpha) * losses.teach(
+                shared, own, self.teaching
+            )
+            meme_loss = self.beta * F.cross_entropy(shared, y) + (1 - self.beta) * losses.teach(
+                own, shared, self.teaching
+            )
             return own_loss + meme_loss
 
         client.fit(loss, meme)
@@ -68,9 +74,3 @@ class FML(Method[Weights, Weights]):
 
     def check(self, server: Server, up: Weights) -> None:
         up.check_like(server.memory["meme"])
-
-    def teach(self, teacher: Tensor, student: Tensor) -> Tensor:
-        if self.teaching == "apart":
-            return losses.distill(student, teacher)
-        divergence = F.kl_div(student.log_softmax(1), teacher.softmax(1), reduction="batchmean")
-        return divergence / student.shape[1]

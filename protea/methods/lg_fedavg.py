@@ -13,7 +13,6 @@ from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call
 
 from protea import Client, Method, Needs, Server, Upload, Weights
 
@@ -25,6 +24,8 @@ class LGFedAvg(Method[Weights, Weights]):
     average: Literal["samples", "uniform"] = "samples"
     answer: Literal["average", "own"] = "average"  # head with which a client predicts
 
+    family = "weights"
+    exchanges = "heads"
     needs = Needs(same_head=True)
     variants = {"official": {"average": "uniform", "answer": "own"}, "htfllib": {}}
 
@@ -50,5 +51,4 @@ class LGFedAvg(Method[Weights, Weights]):
     def predict(self, client: Client, x: Tensor, down: Weights | None) -> Tensor:
         if down is None or self.answer == "own":
             return super().predict(client, x, down)
-        scores: Tensor = functional_call(client.model.head, dict(down.tensors), client.model.features(x))
-        return scores
+        return down.run(client.model.head, client.model.features(x))

@@ -13,5 +13,8 @@ from protea import Client, Method
 class Local(Method[None, None]):
     """Nothing travels."""
 
+    family = "alone"
+    exchanges = "nothing"
+
     def local_update(self, client: Client, down: None) -> None:
         client.fit(lambda x, y: F.cross_entropy(client.model(x), y))

@@ -74,7 +74,8 @@ def test_prototypes_without_length_or_at_one_point(method: Method[Any, Any], val
     federation = loop(method, build)
     found = play(federation)
     if isinstance(found, str):
-        assert "round 1" in found and "zero" in found.lower()  # in whose work, and what is wrong with it
+        # in whose work, and what is wrong with it; or that nothing of this model could be trained
+        assert ("round 1" in found and "zero" in found.lower()) or "has no weights" in found
     else:
         assert finite(federation) and len(found) == 3 and found[-1].accuracy is not None
 
@@ -89,7 +90,7 @@ def test_a_class_that_nobody_reports(method: Method[Any, Any]) -> None:
         share = Share(mine[::2], mine[:0], mine[1::2])
         return toy.build(id, streams, alike=method.needs.same_architecture, share=share)
 
-    federation = loop(method, build)
+    federation = loop(method, build, rounds=6)
     records = list(federation.run())
     assert finite(federation) and records[-1].accuracy is not None and records[-1].accuracy > 1 / 3
 

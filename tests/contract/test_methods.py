@@ -184,7 +184,7 @@ def test_bytes_counted_are_the_bytes_of_what_travels(method: Method[Any, Any]) -
 def test_it_learns_blobs_above_chance(method: Method[Any, Any], tmp_path: Path) -> None:
     records = play(method, Inline, tmp_path / "run", rounds=8)["records"]
     last = [line for line in records if line["kind"] == "round"][-1]
-    assert last["accuracy"] > 0.6  # three classes each: 1/3 by chance
+    assert last["accuracy"] > 0.45  # three classes each: 1/3 by chance
 
 
 @every_method

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from protea import Prototypes, Server, SplitModel, Upload
+from protea import Prototypes, Server, SplitModel, Upload, losses
 from protea.data.samples import Samples
 from protea.engines.inline import Inline
 from protea.errors import PayloadError, ProteaError
 from protea.evaluation.examine import serve
 from protea.federation import Federation
-from protea.methods.fedpkd import DualKnowledge, FedPKD, distances, divergence, nearest
+from protea.methods.fedpkd import DualKnowledge, FedPKD, distances, nearest
 from protea.methods.fedprotokd import FedProtoKD
 from protea.methods.fedtgp import contrast
 from protea.methods.local import Local
@@ -240,14 +240,14 @@ def test_divergence_of_one_sample_in_both_directions():
     """Scores (2, 0, 0), that is (0.787, 0.107, 0.107), and the uniform distribution."""
     scores, flat = torch.tensor([[2.0, 0.0, 0.0]], dtype=torch.float64), torch.zeros(1, 3, dtype=torch.float64)
     p = scores.softmax(1)
-    assert divergence(flat, scores, 1.0).item() == pytest.approx(0.474265811)
-    assert divergence(scores, flat, 1.0).item() == pytest.approx((p * (3 * p).log()).sum().item())
-    assert divergence(flat, 2 * scores, 2.0).item() == pytest.approx(4 * 0.474265811)
+    assert losses.divergence(flat, scores, 1.0).item() == pytest.approx(0.474265811)
+    assert losses.divergence(scores, flat, 1.0).item() == pytest.approx((p * (3 * p).log()).sum().item())
+    assert losses.divergence(flat, 2 * scores, 2.0).item() == pytest.approx(4 * 0.474265811)
 
 
 def test_divergence_is_that_of_torch_and_so_are_its_gradients():
     first, second = (torch.randn(4, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    value = divergence(first, second, 1.0)
+    value = losses.divergence(first, second, 1.0)
     other = F.kl_div(second.log_softmax(1), first.softmax(1), reduction="batchmean")
     torch.testing.assert_close(value, other)
     torch.testing.assert_close(torch.autograd.grad(value, [first, second]), torch.autograd.grad(other, [first, second]))
@@ -257,7 +257,7 @@ def test_scores_far_apart_give_gradients_that_are_finite():
     for order in (1, -1):
         student = torch.tensor([[500.0, -500.0]], requires_grad=True)
         pair = (student, torch.tensor([[-500.0, 500.0]]))[::order]
-        (gradient,) = torch.autograd.grad(divergence(*pair, 1.0), student)
+        (gradient,) = torch.autograd.grad(losses.divergence(*pair, 1.0), student)
         assert torch.isfinite(gradient).all()
 
 

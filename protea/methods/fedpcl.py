@@ -1,0 +1,103 @@
+"""FedPCL: federated learning from pre-trained models, a contrastive learning approach.
+
+Tan, Long, Ma, Liu, Zhou, Jiang.  NeurIPS 2022, https://arxiv.org/abs/2209.10083
+
+Every client gets the average prototypes, and those of every client.  Its features are drawn
+to all prototypes of their class and away from those of the others, by angle alone: there is no
+classifier but the client's own prototypes.  Made for bodies that were pretrained and stay frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveFloat
+from torch import Tensor
+
+from protea import Client, Method, Payload, Prototypes, Server, Upload
+from protea.errors import ClientError
+from protea.models.nearest import Nearest
+
+
+@dataclass(frozen=True)
+class PrototypesOfAll(Payload):
+    """The average, and each client's own by its number."""
+
+    mean: Prototypes
+    of: Mapping[str, Prototypes]
+
+
+@dataclass(frozen=True)
+class FedPCL(Method[PrototypesOfAll, Prototypes]):
+    """Algorithm 1; ``temperature`` is tau of Eq. 5 and 6."""
+
+    temperature: PositiveFloat = 0.07
+    terms: Literal["both", "each"] = "both"  # each: prototypes of single clients only, as in the authors' code
+    over: Literal["mean", "sum"] = "mean"  # clients, of the term for single ones
+    body: Literal["trained", "frozen"] = "trained"  # frozen: the adapter alone learns
+    answer: Literal["local", "global"] = "local"  # prototypes
+
+    family = "class vectors"
+    exchanges = "prototypes; those of every client down"
+    variants = {"official": {"terms": "each", "over": "sum"}, "pfllib": {"temperature": 1.0}}
+
+    def start_client(self, client: Client) -> None:
+        client.model.head = Nearest(torch.zeros(client.classes, client.dim, device=client.device), "cosine")
+        if self.body == "frozen":
+            client.model.body.requires_grad_(False)
+        learns = "adapter" if self.body == "frozen" else "body and adapter"
+        if not any(p.requires_grad for part in (client.model.body, client.model.adapter) for p in part.parameters()):
+            raise ClientError(
+                f"client {client.id}: FedPCL trains {learns} only, where {client.model.name} has no weights.\n"
+                f"  Set models.adapter=linear or models.adapter=projector, or method.body=trained."
+            )
+
+    def broadcast(self, server: Server, client: int) -> PrototypesOfAll | None:
+        return server.memory.get("prototypes")
+
+    def local_update(self, client: Client, down: PrototypesOfAll | None) -> Prototypes:
+        """In the first round there is nothing to be drawn to, and clients only send what they have."""
+        head = client.model.head
+        assert isinstance(head, Nearest)
+        if down is not None:
+            self.train(client, down)
+        local = client.prototypes()
+        head.set(local)
+        return local
+
+    def train(self, client: Client, down: PrototypesOfAll) -> None:
+        each = [down.of[name].filled(down.mean) for name in sorted(down.of)]  # what a client lacks is the average's
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z = client.model.features(x)
+            values = torch.stack([self.contrast(z, y, part) for part in each])
+            single = values.mean() if self.over == "mean" else values.sum()
+            return single if self.terms == "each" else single + self.contrast(z, y, down.mean)  # Eq. 7
+
+        client.fit(loss)
+
+    def contrast(self, z: Tensor, y: Tensor, prototypes: Prototypes) -> Tensor:
+        """Cross entropy over cosines, mean over the batch; samples of unknown classes add nothing."""
+        known = prototypes.present[y]
+        near = prototypes.scores(z[known], "cosine") / self.temperature
+        return F.cross_entropy(near, y[known], reduction="sum") / len(y)
+
+    def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
+        parts = {str(u.client): u.payload for u in uploads}
+        earlier = self.prototypes(server.memory.get("prototypes"))
+        server.memory["prototypes"] = PrototypesOfAll(Prototypes.mean(list(parts.values())).filled(earlier), parts)
+
+    def predict(self, client: Client, x: Tensor, down: PrototypesOfAll | None) -> Tensor:
+        """The class whose prototype is at the smallest angle."""
+        head = client.model.head
+        assert isinstance(head, Nearest)
+        if down is not None and (self.answer == "global" or not head.vectors.any()):
+            return down.mean.scores(client.model.features(x), "cosine")
+        return super().predict(client, x, down)
+
+    def prototypes(self, down: PrototypesOfAll | None) -> Prototypes | None:
+        return None if down is None else down.mean

@@ -1,0 +1,40 @@
+"""A head that answers by nearness to prototypes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from protea.prototypes import Metric, Prototypes
+
+
+class Nearest(nn.Module):
+    """Scores of features are their nearness to a vector per class, times ``scale``.
+
+    For methods that classify by prototypes and have no other classifier.  Vectors and scale
+    learn only where they are said to; a class with ``counts == 0`` is never answered.
+    """
+
+    counts: Tensor
+
+    def __init__(
+        self, vectors: Tensor, metric: Metric, *, learns: bool = False, scale: float = 1.0, scale_learns: bool = False
+    ) -> None:
+        super().__init__()
+        self.metric: Metric = metric
+        self.vectors = nn.Parameter(vectors.clone(), requires_grad=learns)
+        self.scale = nn.Parameter(torch.tensor(scale, device=vectors.device), requires_grad=scale_learns)
+        self.register_buffer("counts", vectors.new_ones(len(vectors)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * self.prototypes.scores(features, self.metric)
+
+    @property
+    def prototypes(self) -> Prototypes:
+        return Prototypes(self.vectors, self.counts)
+
+    @torch.no_grad()
+    def set(self, prototypes: Prototypes) -> None:
+        """Take over other vectors, in place: an optimizer that is made later must find them."""
+        self.vectors.copy_(prototypes.vectors)
+        self.counts.copy_(prototypes.counts)

@@ -1,0 +1,46 @@
+"""What clients say of samples that everybody has."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from protea.data.samples import Samples
+from protea.errors import PayloadError
+from protea.server import Server
+
+
+def draw(server: Server, count: int) -> Tensor:
+    """Some public samples, drawn anew in each round: a bool for each."""
+    assert server.public is not None
+    chosen = torch.zeros(len(server.public), dtype=torch.bool)
+    chosen[torch.randperm(len(chosen))[:count]] = True
+    return chosen.to(server.device)
+
+
+def chosen(public: Samples, mask: Tensor) -> Samples:
+    """The public samples that a mask which arrived names."""
+    if mask.dtype != torch.bool or mask.shape != (len(public),):
+        raise PayloadError(
+            f"a choice of {tuple(mask.shape)} of {mask.dtype} arrived; not a bool for each of {len(public)} "
+            f"public samples."
+        )
+    return public.only(mask)
+
+
+def check_rows(name: str, found: Tensor, rows: int | None, width: int) -> None:
+    """Raise unless ``found`` has a row of ``width`` floats for each of ``rows`` samples (any number if None)."""
+    if found.ndim != 2 or found.shape[1] != width or (rows is not None and len(found) != rows):
+        expected = f"({'any' if rows is None else rows}, {width})"
+        raise PayloadError(f"{name} of shape {tuple(found.shape)} arrived; expected is {expected}.")
+    if found.dtype != torch.float32:
+        raise PayloadError(f"{name} of {found.dtype} arrived, not of float32.")
+
+
+def blend(values: Tensor, weights: Tensor) -> Tensor:
+    """Mean over clients of ``(clients, samples, width)``, each sample with its own ``(clients, samples)`` weights.
+
+    Where all weights are 0, each client counts the same.
+    """
+    weights = torch.where(weights.sum(0) > 0, weights, 1.0)
+    return (weights.unsqueeze(2) * values).sum(0) / weights.sum(0).unsqueeze(1)
