@@ -19,7 +19,7 @@ Rule = Literal["enough", "code"]
 
 @dataclass(frozen=True)
 class LowRank(Payload):
-    """Weights, some as ``left @ right``; singular values are in ``left``."""
+    """Weights, some as ``left @ right``."""
 
     whole: Mapping[str, Tensor]
     left: Mapping[str, Tensor]
@@ -38,12 +38,13 @@ class LowRank(Payload):
             if tensor.ndim < 2 or not tensor.is_floating_point():
                 continue
             matrix = as_matrix(tensor, matrices)
-            u, s, v = torch.linalg.svd(matrix, full_matrices=False)
-            count = rank(s, energy, rule)
+            singular, basis, wide = spectrum(matrix)
+            count = rank(singular, energy, rule)
             if count * sum(matrix.shape[-2:]) < matrix.shape[-2] * matrix.shape[-1]:
                 del whole[name]
-                left[name], right[name] = u[..., :count] * s[..., None, :count], v[..., :count, :]
-        return cls(whole, left, right)
+                kept = basis[..., :count]
+                left[name], right[name] = (kept, kept.mT @ matrix) if wide else (matrix @ kept, kept.mT)
+        return cls(whole, {k: t.contiguous() for k, t in left.items()}, {k: t.contiguous() for k, t in right.items()})
 
     def weights(self, like: Weights) -> Weights:
         """The weights again; :class:`PayloadError` unless names and shapes are those of ``like``."""
@@ -64,6 +65,17 @@ class LowRank(Payload):
 
 def as_matrix(tensor: Tensor, matrices: Matrices) -> Tensor:
     return tensor.flatten(1) if matrices == "rows" or tensor.ndim == 2 else tensor
+
+
+def spectrum(matrix: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """Singular values, the largest first, and their vectors on the shorter side, the left one if ``wide``.
+
+    From the products of rows, or columns: several times as fast as a decomposition of the matrix
+    itself, and as good for the large values, which alone are kept.
+    """
+    wide = matrix.shape[-2] <= matrix.shape[-1]
+    values, vectors = torch.linalg.eigh(matrix @ matrix.mT if wide else matrix.mT @ matrix)
+    return values.flip(-1).clamp(min=0).sqrt(), vectors.flip(-1), wide
 
 
 def rank(singular: Tensor, energy: float, rule: Rule = "enough") -> int:

@@ -40,13 +40,15 @@ class FedKD(Method[LowRank, LowRank]):
 
     def start_server(self, server: Server) -> None:
         server.memory["mentee"] = server.make(self.mentee)
+        server.memory["sent"] = self.compressed(server.memory["mentee"], 1, server.rounds)
 
     def start_client(self, client: Client) -> None:
         client.memory["mentee"] = client.make(self.mentee)
         client.memory["map"] = nn.Linear(client.dim, client.dim, bias=False).to(client.device)  # W_h; never travels
 
     def broadcast(self, server: Server, client: int) -> LowRank:
-        return self.compressed(server.memory["mentee"], server.round, server.rounds)
+        sent: LowRank = server.memory["sent"]
+        return sent
 
     def local_update(self, client: Client, down: LowRank | None) -> LowRank:
         assert down is not None  # there is a mentee from the start
@@ -76,6 +78,7 @@ class FedKD(Method[LowRank, LowRank]):
         mentee = server.memory["mentee"]
         like = Weights.of(mentee)
         Weights.mean([u.payload.weights(like) for u in uploads]).load_into(mentee)
+        server.memory["sent"] = self.compressed(mentee, min(server.round + 1, server.rounds), server.rounds)
 
     def check(self, server: Server, up: LowRank) -> None:
         up.weights(Weights.of(server.memory["mentee"]))

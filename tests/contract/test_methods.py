@@ -19,8 +19,10 @@ from protea.engines import Engine, EngineSettings, Job, Reply, Watch, ignore
 from protea.engines.inline import Inline
 from protea.engines.processes import Processes
 from protea.federation import Federation
+from protea.listing import paper
 from protea.method import Method
 from protea.payload import nbytes, pack, unpack
+from protea.plugins import BUILT_IN, find
 from protea.rng import Streams
 from protea.worker import Worker
 
@@ -219,3 +221,16 @@ def test_it_resumes_exactly(method: Method[Any, Any], tmp_path: Path) -> None:
     assert whole == parts
     a, b = (checkpoint.complete(tmp_path / name)[-1] for name in ("straight", "broken"))
     assert {p.name: p.read_bytes() for p in a.iterdir()} == {p.name: p.read_bytes() for p in b.iterdir()}
+
+
+@pytest.mark.parametrize("name", BUILT_IN["methods"])
+def test_lists_and_docs_have_it(name: str) -> None:
+    """Its paper stands in the second paragraph of its file, in the form that ``protea list methods`` reads."""
+    method = find("methods", name)
+    assert method.family in {"alone", "class vectors", "weights", "second model", "public data"}
+    assert method.exchanges != "-"
+    assert (paper(method) == "-") == (name == "local")
+    page = (Path(__file__).parents[2] / "docs/methods" / f"{name}.md").read_text()
+    missing = [field.name for field in fields(method) if f"`{field.name}`" not in page]
+    missing += [variant for variant in method.variants if f"{name}@{variant}" not in page]
+    assert not missing, f"docs/methods/{name}.md does not name {missing}"
