@@ -54,6 +54,8 @@ class LowRank(Payload):
             if name in found or target is None or right is None or not fits(left, right, target):
                 raise PayloadError(f"Weights {name!r} arrived as matrices that make no weights like those expected.")
             found[name] = (left @ right).reshape(target.shape)
+            if not torch.isfinite(found[name]).all():
+                raise PayloadError(f"Weights {name!r} arrived as matrices whose product is not finite.")
         if self.right.keys() != self.left.keys():
             raise PayloadError(
                 f"Of {len(self.left)} and {len(self.right)} thin matrices not all have their other half."

@@ -86,7 +86,8 @@ class Prototypes(Payload):
         if metric == "euclidean":
             near = -torch.cdist(features, self.vectors)
         else:
-            near = F.normalize(features, dim=1) @ F.normalize(self.vectors, dim=1).T
+            # shorter features stay shorter, or else their gradient would explode
+            near = F.normalize(features, dim=1, eps=1e-4) @ F.normalize(self.vectors, dim=1).T
         return near.masked_fill(~self.present, -torch.inf)
 
     def to(self, device: torch.device | str) -> Prototypes:

@@ -13,9 +13,9 @@ from protea.server import Server
 def draw(server: Server, count: int) -> Tensor:
     """Some public samples, drawn anew in each round: a bool for each."""
     assert server.public is not None
-    chosen = torch.zeros(len(server.public), dtype=torch.bool)
-    chosen[torch.randperm(len(chosen))[:count]] = True
-    return chosen.to(server.device)
+    mask = torch.zeros(len(server.public), dtype=torch.bool)
+    mask[torch.randperm(len(mask), generator=server.rng.at("round", server.round).generator("public"))[:count]] = True
+    return mask.to(server.device)
 
 
 def chosen(public: Samples, mask: Tensor) -> Samples:
@@ -25,14 +25,16 @@ def chosen(public: Samples, mask: Tensor) -> Samples:
             f"a choice of {tuple(mask.shape)} of {mask.dtype} arrived; not a bool for each of {len(public)} "
             f"public samples."
         )
+    if not mask.any():
+        raise PayloadError("a choice of public samples arrived that names none.")
     return public.only(mask)
 
 
 def check_rows(name: str, found: Tensor, rows: int | None, width: int) -> None:
     """Raise unless ``found`` has a row of ``width`` floats for each of ``rows`` samples (any number if None)."""
     if found.ndim != 2 or found.shape[1] != width or (rows is not None and len(found) != rows):
-        expected = f"({'any' if rows is None else rows}, {width})"
-        raise PayloadError(f"{name} of shape {tuple(found.shape)} arrived; expected is {expected}.")
+        samples = "each sample" if rows is None else f"each of {rows} samples"
+        raise PayloadError(f"{name} of shape {tuple(found.shape)} arrived; expected are {width} numbers for {samples}.")
     if found.dtype != torch.float32:
         raise PayloadError(f"{name} of {found.dtype} arrived, not of float32.")
 

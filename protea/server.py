@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -35,7 +35,7 @@ class Server:
     memory: Memory = field(default_factory=Memory)
 
     def fit(self, loss: Callable[[Tensor], Tensor], *modules: nn.Module, rows: Tensor, plan: Training) -> float:
-        """Train modules on ``loss(some of rows)``, batch by batch as ``plan`` says; the last epoch's mean.
+        """Train modules on ``loss(some of rows)``, batch by batch at ``plan``'s first rate; the last epoch's mean.
 
         What a row stands for is the loss's to know: a public sample, an upload, something drawn.
         """
@@ -45,14 +45,16 @@ class Server:
         def trouble(value: float, step: int) -> ProteaError:
             return ProteaError(
                 f"server, round {self.round}: the loss became {value} at step {step} (lr {plan.lr:g}).  "
-                f"Try a smaller learning rate of the server's (protea show lists the method's fields)."
+                f"Try a smaller method.server_lr."
             )
 
-        losses: list[float] = []
-        for _ in range(plan.epochs if len(rows) else 0):
-            shuffled = rows[torch.randperm(len(rows)).to(rows.device)]
-            values = (loss(batch) for batch in batches(shuffled, plan.batch, plan.last))
-            losses = descend(values, optimizer, modules, clip=plan.clip, trouble=trouble)
+        def values() -> Iterator[Tensor]:
+            for _ in range(plan.epochs):
+                order = torch.randperm(len(rows)).to(rows.device)
+                yield from (loss(batch) for batch in batches(rows[order], plan.batch, plan.last))
+
+        losses = descend(values(), optimizer, modules, clip=plan.clip, trouble=trouble)
         for module in modules:
             module.eval()
-        return sum(losses) / len(losses) if losses else 0.0
+        last = losses[-(len(losses) // plan.epochs) :]  # all epochs have as many
+        return sum(last) / len(last) if last else 0.0

@@ -82,13 +82,13 @@ def descend(
 
 
 def set_training(modules: Sequence[nn.Module], *, single: bool) -> None:
-    """Training mode, but for BatchNorm with its stored statistics where batches are single samples."""
+    """Training mode, but for frozen parts, and for BatchNorm where batches are single samples: these stay at rest."""
     for module in modules:
         module.train()
-        if single:
-            for part in module.modules():
-                if isinstance(part, nn.modules.batchnorm._BatchNorm):
-                    part.eval()
+        for part in module.modules():
+            frozen = [not p.requires_grad for p in part.parameters()]
+            if (frozen and all(frozen)) or (single and isinstance(part, nn.modules.batchnorm._BatchNorm)):
+                part.eval()
 
 
 def batches(order: Tensor, size: int, last: Literal["keep", "drop"] = "keep") -> Iterator[Tensor]:
@@ -100,6 +100,6 @@ def batches(order: Tensor, size: int, last: Literal["keep", "drop"] = "keep") ->
     parts = list(order.split(size)) if len(order) else []
     if len(parts) > 1 and len(parts[-1]) < size and last == "drop":
         parts.pop()
-    elif len(parts) > 1 and len(parts[-1]) == 1:
+    elif len(parts) > 1 and len(parts[-1]) == 1 < size:
         parts[-2:] = [torch.cat(parts[-2:])]
     yield from parts

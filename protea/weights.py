@@ -57,7 +57,7 @@ class Weights(Payload):
 
         Whole numbers (BatchNorm's step counter) cannot be averaged and are the largest seen.
         """
-        shares = [1.0] * len(parts) if samples is None else list(samples)
+        shares = [1.0] * len(parts) if samples is None or not any(samples) else list(samples)
         total = sum(shares)
         return cls(
             {name: _mean([p.tensors[name] for p in parts], [s / total for s in shares]) for name in parts[0].tensors}

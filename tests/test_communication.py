@@ -68,7 +68,7 @@ def numbers(method: Method) -> float:  # type: ignore[type-arg]
     ("method", "counted", "printed"),
     [
         (LGFedAvg(), 2 * HEAD, 2.05),
-        (FedGen(steps=1), 2 * HEAD + GENERATOR + 2 * CLASSES, 8.69),  # and label counts each way
+        (FedGen(server_steps=1), 2 * HEAD + GENERATOR + 2 * CLASSES, 8.69),  # and label counts each way
         (FML(meme="cnn4"), 2 * 924_708, 36.99),
     ],
     ids=["lg_fedavg", "fedgen", "fml"],

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, SplitModel, Upload, losses
+from protea.errors import PayloadError
 from protea.public import blend, check_rows, chosen, draw
 from protea.training import Training
 
@@ -53,9 +54,10 @@ class Fed2PKD(Method[PublicTask, PublicView]):
     contrast: NonNegativeFloat = 0.9
     alignment: NonNegativeFloat = 0.9
     temperature: PositiveFloat = 0.07
-    samples: PositiveInt = 50  # public ones, drawn anew in each round
+    samples: Annotated[int, Field(ge=2)] = 50  # public ones, drawn anew in each round
+    average: Literal["uniform", "count"] = "uniform"  # of prototypes over clients
     agreement: Literal["divergence", "code"] = "divergence"  # of head and prototypes; the authors' is no divergence
-    student: bool = False  # a model on the server learns features and labels of public samples: ours, see the docs
+    student: bool = False  # a model on the server learns clients' features and answers: ours, see the docs
     server_epochs: PositiveInt = 10
     server_batch: PositiveInt = 32
     server_lr: PositiveFloat = 0.001
@@ -63,7 +65,7 @@ class Fed2PKD(Method[PublicTask, PublicView]):
 
     family = "public data"
     exchanges = "prototypes, features and scores of public samples"
-    variants = {"code": {"agreement": "code"}, "student": {"student": True}}
+    variants = {"code": {"agreement": "code", "average": "count"}, "student": {"student": True}}
 
     @property
     def needs(self) -> Needs:
@@ -85,12 +87,12 @@ class Fed2PKD(Method[PublicTask, PublicView]):
         if target is not None and down.asked is not None and self.alignment:
             seen = chosen(client.public, down.asked)
             check_rows("Features", target, len(seen), client.dim)
-            public, _ = seen.batch(torch.arange(len(seen)))
+            public = seen.batch(torch.arange(len(seen)))[0] if len(seen) > 1 else None  # BatchNorm needs two
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = model.features(x)
             value = F.cross_entropy(model.head(z), y)
-            if known is not None:
+            if known is not None and self.contrast:
                 value = value + self.contrast * self.distinguish(z, y, known)
             if public is not None and target is not None:
                 value = value + self.alignment * (1 - F.cosine_similarity(model.features(public), target)).mean() / 2
@@ -112,13 +114,14 @@ class Fed2PKD(Method[PublicTask, PublicView]):
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[PublicView]]) -> None:
         task: PublicTask = server.memory["task"]
-        prototypes = Prototypes.mean([u.payload.prototypes for u in uploads]).filled(task.prototypes)
+        parts = [u.payload.prototypes for u in uploads]
+        prototypes = Prototypes.mean(parts, self.average).filled(task.prototypes)
         features = torch.stack([u.payload.features for u in uploads])  # (clients, public samples, dim)
         scores = torch.stack([u.payload.scores for u in uploads])
         weights = torch.stack([self.trust(*pair, prototypes) for pair in zip(features, scores, strict=True)])
         fused = blend(features, weights)
         if self.student:
-            self.teach(server, task.ask, fused, blend(scores, weights))
+            self.teach(server, task.ask, fused, blend(scores.exp(), weights).log())
         server.memory["task"] = PublicTask(draw(server, self.samples), task.ask, fused, prototypes)
 
     def trust(self, features: Tensor, scores: Tensor, prototypes: Prototypes) -> Tensor:
@@ -142,6 +145,8 @@ class Fed2PKD(Method[PublicTask, PublicView]):
 
     def check(self, server: Server, up: PublicView) -> None:
         check_rows("Features", up.features, int(server.memory["task"].ask.sum()), server.dim)
+        if not up.prototypes.present.any():
+            raise PayloadError("Prototypes of no class at all arrived.")
 
     def predict(self, client: Client, x: Tensor, down: PublicTask | None) -> Tensor:
         if down is None or down.prototypes is None or self.answer == "head":

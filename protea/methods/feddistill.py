@@ -43,18 +43,19 @@ class FedDistill(Method[ClassScores, ClassScores]):
 
     weight: NonNegativeFloat = 1.0
     taken: Literal["during", "after"] = "during"  # training, are a client's scores
-    others: bool = False  # a client is taught by the others' scores only, as in the paper
+    shared: Literal["scores", "probabilities"] = "scores"  # of which means are taken; the paper's are of the latter
+    others: bool = False  # a client is taught by the others only, as in the paper
     targets: Literal["softmax", "raw"] = "softmax"  # raw: scores serve as probabilities, as in HtFLlib since 11/2025
 
     family = "class vectors"
     exchanges = "mean scores of each class"
-    variants = {"paper": {"others": True}}
+    variants = {"paper": {"others": True, "shared": "probabilities"}}
 
     def broadcast(self, server: Server, client: int) -> ClassScores | None:
-        parts: AllScores | None = server.memory.get("scores")
-        if parts is None:
-            return None
-        heard = [parts.of[name] for name in sorted(parts.of) if not self.others or name != str(client)]
+        if not self.others:
+            return server.memory.get("mean")
+        parts: Mapping[str, Prototypes] = server.memory["scores"].of if "scores" in server.memory else {}
+        heard = [parts[name] for name in sorted(parts) if name != str(client)]
         return ClassScores(Prototypes.mean(heard)) if heard else None
 
     def local_update(self, client: Client, down: ClassScores | None) -> ClassScores:
@@ -62,22 +63,31 @@ class FedDistill(Method[ClassScores, ClassScores]):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             scores = client.model(x)
-            during.add(scores, y)
+            during.add(self.said(scores), y)
             value = F.cross_entropy(scores, y)
             return value if down is None else value + self.weight * self.distil(scores, y, down.mean)
 
         client.fit(loss)
         if self.taken == "during":
             return ClassScores(during.prototypes())
-        return ClassScores(Prototypes.of(*client.outputs(client.model), client.classes))
+        scores, y = client.outputs(client.model)
+        return ClassScores(Prototypes.of(self.said(scores), y, client.classes))
+
+    def said(self, scores: Tensor) -> Tensor:
+        return scores if self.shared == "scores" else scores.softmax(1)
 
     def distil(self, scores: Tensor, y: Tensor, known: Prototypes) -> Tensor:
         """Cross entropy to what is answered elsewhere; a class that nobody reported is taught by its own answer.
 
         The latter has no gradient where targets are probabilities.
         """
-        target = known.vectors[y].where(known.present[y].unsqueeze(1), scores.detach())
-        return F.cross_entropy(scores, target.softmax(1) if self.targets == "softmax" else target)
+        target = known.vectors[y].where(known.present[y].unsqueeze(1), self.said(scores.detach()))
+        if self.shared == "scores" and self.targets == "softmax":
+            target = target.softmax(1)
+        return F.cross_entropy(scores, target)
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[ClassScores]]) -> None:
+        earlier: ClassScores | None = server.memory.get("mean")
+        mean = Prototypes.mean([u.payload.mean for u in uploads]).filled(None if earlier is None else earlier.mean)
+        server.memory["mean"] = ClassScores(mean)
         server.memory["scores"] = AllScores({str(u.client): u.payload.mean for u in uploads})

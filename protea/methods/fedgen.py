@@ -8,7 +8,7 @@ together take for the class they were made for; clients train their heads on suc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -28,6 +28,10 @@ class HeadAndGenerator(Payload):
     generator: Weights
     labels: Tensor  # (classes,) how many samples of each class all clients have
 
+    def check(self, classes: int, dim: int) -> None:
+        super().check(classes, dim)
+        check_labels(self.labels, classes)
+
 
 @dataclass(frozen=True)
 class HeadAndLabels(Payload):
@@ -36,17 +40,21 @@ class HeadAndLabels(Payload):
 
     def check(self, classes: int, dim: int) -> None:
         super().check(classes, dim)
-        if self.labels.shape != (classes,) or self.labels.dtype != torch.float32 or (self.labels < 0).any():
-            raise PayloadError(
-                f"label counts of shape {tuple(self.labels.shape)} arrived, not {classes} floats from 0 on."
-            )
+        check_labels(self.labels, classes)
+
+
+@dataclass(frozen=True)
+class AllLabels(Payload):
+    """The label counts of each client that was ever heard, by its number."""
+
+    of: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
-    """Algorithm 1.  ``weight`` and ``match`` are the paper's alpha and beta, ``steps`` T, ``diversity`` eta.
+    """Algorithm 1.  ``weight`` and ``match`` are the paper's alpha and beta, ``server_steps`` T, ``diversity`` eta.
 
-    Defaults are those of FedTGP's tables (HtFLlib); the ``paper`` variant is the authors' own.
+    Defaults are those of FedTGP's tables (HtFLlib); ``paper`` has the authors' terms and weights.
     """
 
     weight: NonNegativeFloat = 1.0  # of generated features against a client's own samples
@@ -55,10 +63,10 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
     begin: Literal["first", "second"] = "first"  # round in which generated features are used; untrained in the first
     noise: PositiveInt = 32
     hidden: PositiveInt | None = None  # None: dim
-    steps: PositiveInt = 100
-    batch: PositiveInt = 10  # of generated features, on the server
-    lr: PositiveFloat = 0.1
-    weight_decay: NonNegativeFloat = 0.0
+    server_steps: PositiveInt = 100
+    server_batch: PositiveInt = 10  # of generated features
+    server_lr: PositiveFloat = 0.1
+    server_decay: NonNegativeFloat = 0.0  # of weights
     diversity: NonNegativeFloat = 0.0  # weight of features being as different as their noise
     judges: Literal["together", "apart"] = "together"  # the heads' mean scores, or each head by its share of the class
     keep: bool = True  # the trained generator; HtFLlib throws it away and sends the first one for ever
@@ -70,7 +78,8 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
     variants = {
         "paper": {
             "weight": 10.0, "match": 10.0, "fade": 0.98, "begin": "second",
-            "lr": 3e-4, "weight_decay": 1e-2, "diversity": 1.0, "judges": "apart",
+            "server_steps": 50, "server_batch": 32, "server_lr": 3e-4, "server_decay": 1e-2,
+            "diversity": 1.0, "judges": "apart",
         },
         "htfllib": {"keep": False},
     }  # fmt: skip
@@ -79,7 +88,7 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
         server.memory["head"] = server.make("smallest").head
         generator = Generator(server.classes, self.noise, self.hidden or server.dim, server.dim)
         server.memory["generator"] = generator.to(server.device)
-        server.memory["labels"] = torch.ones(server.classes, device=server.device)
+        server.memory["labels"] = AllLabels({})
 
     def start_client(self, client: Client) -> None:
         generator = Generator(client.classes, self.noise, self.hidden or client.dim, client.dim)
@@ -87,7 +96,9 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
 
     def broadcast(self, server: Server, client: int) -> HeadAndGenerator:
         head, generator = (Weights.of(server.memory[name], buffers=False) for name in ("head", "generator"))
-        return HeadAndGenerator(head, generator, server.memory["labels"])
+        known: Mapping[str, Tensor] = server.memory["labels"].of
+        labels = sum((known[name] for name in known), torch.zeros(server.classes, device=server.device))
+        return HeadAndGenerator(head, generator, labels if known else labels + 1)  # at first all are as likely
 
     def local_update(self, client: Client, down: HeadAndGenerator | None) -> HeadAndLabels:
         assert down is not None  # there is all of it from the start
@@ -117,8 +128,9 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
         head, generator = server.memory["head"], server.memory["generator"]
         before = Weights.of(generator)
         shares = torch.stack([u.payload.labels for u in uploads])  # (clients, classes)
-        server.memory["labels"] = shares.sum(0)
-        labels = shares.sum(0).multinomial(self.steps * self.batch, replacement=True)
+        heard = {str(u.client): u.payload.labels for u in uploads}
+        server.memory["labels"] = AllLabels({**server.memory["labels"].of, **heard})
+        labels = shares.sum(0).multinomial(self.server_steps * self.server_batch, replacement=True)
         samples = torch.tensor([float(u.samples) for u in uploads], device=server.device)
 
         def loss(rows: Tensor) -> Tensor:
@@ -132,7 +144,7 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
                 value = (each * (shares / shares.sum(0).clamp(min=1))[:, y]).sum(0).mean()
             return value + self.diversity * likeness(z, noise) if self.diversity else value
 
-        plan = Training(epochs=1, batch=self.batch, lr=self.lr, optimizer="adam", weight_decay=self.weight_decay)
+        plan = Training(batch=self.server_batch, lr=self.server_lr, optimizer="adam", weight_decay=self.server_decay)
         rows = torch.arange(len(labels), device=server.device)
         server.memory["generator_loss"] = server.fit(loss, generator, rows=rows, plan=plan)
         if not self.keep:
@@ -175,3 +187,10 @@ def likeness(features: Tensor, noise: Tensor) -> Tensor:
     """Near 1 where features are alike although their noise is not, near 0 where both differ."""
     apart = (features.unsqueeze(0) - features.unsqueeze(1)).abs().mean(2)
     return (-(apart * torch.cdist(noise, noise).square() / noise.shape[1])).mean().exp()
+
+
+def check_labels(labels: Tensor, classes: int) -> None:
+    if labels.shape != (classes,) or labels.dtype != torch.float32:
+        raise PayloadError(f"Label counts of shape {tuple(labels.shape)} arrived; expected are {classes} floats.")
+    if (labels < 0).any() or (labels != labels.round()).any() or not labels.any():
+        raise PayloadError("Label counts arrived that are negative, not whole, or all zero.")

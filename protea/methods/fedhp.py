@@ -31,13 +31,11 @@ class PrototypesAndAnchors(Payload):
 class FedHP(Method[PrototypesAndAnchors, Prototypes]):
     """``pull`` is the paper's lambda, the weight of the anchors.
 
-    Built from fact sheets of fluke's implementation, which its authors wrote.
+    Written after the implementation in fluke, of which one of its authors is the author.
     """
 
     pull: NonNegativeFloat = 0.1
-    average: Literal["shares", "literal"] = (
-        "shares"  # of clients, by the share of a class in their samples; see the docs
-    )
+    average: Literal["shares", "literal"] = "shares"  # of clients, by a class's share in their samples; see the docs
     anchor_steps: PositiveInt = 1000
     anchor_lr: PositiveFloat = 0.1
     anchor_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -52,7 +50,7 @@ class FedHP(Method[PrototypesAndAnchors, Prototypes]):
         server.memory["anchors"] = server.memory["prototypes"] = anchors
 
     def spread(self, vectors: Tensor) -> Tensor:
-        """Unit vectors, moved until none is near another: the largest cosine of each becomes small."""
+        """Unit vectors, each moved away from its nearest other by steps of constant size, so never quite to rest."""
         vectors = vectors.clone().requires_grad_()
         optimizer = torch.optim.SGD([vectors], self.anchor_lr, self.anchor_momentum, weight_decay=1e-4)
         for _ in range(self.anchor_steps if len(vectors) > 1 else 0):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Server, Upload, Weights, losses
@@ -30,6 +30,7 @@ class FedKD(Method[LowRank, LowRank]):
     energy_first: Energy = 0.95  # share of the squared singular values that travels
     energy_last: Energy = 0.98
     hidden: NonNegativeFloat = 1.0  # weight of the features' distance
+    strongest: PositiveFloat = 10.0  # largest weight of teaching, of models that are sure; the paper has no limit
     teaching: losses.Teaching = "apart"  # joint: HtFLlib's, models get gradients of both losses
     matrices: Matrices = "rows"  # a convolution is one matrix, or as many as it has kernels
     rule: Rule = "enough"  # for the rank; the reference code's makes zeros of matrices that need full rank
@@ -61,11 +62,12 @@ class FedKD(Method[LowRank, LowRank]):
                 small = mentee.features(x)
             own, shared = mentor.head(z), mentee.head(small)
             labels = F.cross_entropy(own, y) + F.cross_entropy(shared, y)
+            doubt = labels.clamp(min=1 / self.strongest)  # by which teaching is divided: the surer, the more
             taught = losses.teach(shared, own, self.teaching) + losses.teach(own, shared, self.teaching)
             apart = self.hidden * F.mse_loss(z, onto(small))
             if self.teaching == "joint":
-                return labels + (taught + 2 * apart) / labels  # the distance is in both losses, and both train both
-            return labels + (taught + apart) / labels.detach()  # Eq. 1 to 5
+                return labels + (taught + 2 * apart) / doubt  # the distance is in both losses, and both train both
+            return labels + (taught + apart) / doubt.detach()  # Eq. 1 to 5; to be in doubt teaches nothing
 
         client.fit(loss, mentee, onto)
         return self.compressed(mentee, client.round, client.rounds)

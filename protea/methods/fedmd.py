@@ -41,10 +41,10 @@ class Answers(Payload):
 
 @dataclass(frozen=True)
 class FedMD(Method[Consensus, Answers]):
-    """Algorithm 1.  Its "digest" are the consensus epochs, its "revisit" the experiment's ``training.epochs``."""
+    """Algorithm 1.  Its "digest" has ``digest_epochs``, its "revisit" the experiment's ``training.epochs``."""
 
     samples: PositiveInt = 5000  # public ones that are answered in a round; all, if there are fewer
-    public_epochs: NonNegativeInt = 5  # on the public labels, in a client's first round
+    public_epochs: NonNegativeInt = 5  # on the public labels, in a client's first round; the paper has up to 20
     private_epochs: NonNegativeInt | None = None  # on its own samples, then; None: training.epochs
     digest_epochs: NonNegativeInt = 1
     distance: Literal["absolute", "divergence"] = "absolute"  # of scores to the consensus
@@ -69,10 +69,9 @@ class FedMD(Method[Consensus, Answers]):
             return F.cross_entropy(model(x), y)
 
         first = "began" not in client.memory
-        if first:
-            client.memory["began"] = True
+        if first and self.public_epochs:
             client.fit(labels, data=client.public, epochs=self.public_epochs)
-        if down.scores is not None and down.asked is not None:
+        if down.scores is not None and down.asked is not None and self.digest_epochs:
             taught = chosen(client.public, down.asked)
             check_rows("Scores", down.scores, len(taught), client.classes)
             client.fit(
@@ -81,6 +80,7 @@ class FedMD(Method[Consensus, Answers]):
                 epochs=self.digest_epochs,
             )
         client.fit(labels, epochs=self.private_epochs if first else None)
+        client.memory["began"] = True
         return Answers(client.outputs(model, chosen(client.public, down.ask))[0])
 
     def apart(self, scores: Tensor, consensus: Tensor) -> Tensor:

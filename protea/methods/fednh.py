@@ -23,7 +23,7 @@ from protea.models.nearest import Nearest
 
 @dataclass(frozen=True)
 class BodyAndPrototypes(Payload):
-    body: Weights  # all that clients train
+    body: Weights  # all but the prototypes
     prototypes: Prototypes
 
 
@@ -32,7 +32,7 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
     """Algorithm 1.  ``smoothing`` is the paper's rho: what remains of a prototype in a round."""
 
     smoothing: Annotated[float, Field(ge=0, le=1)] = 0.9
-    scale: PositiveFloat = 1.0  # the paper's s, of cosines to scores; where it starts, if it learns
+    scale: PositiveFloat = 1.0  # the paper's s, of cosines to scores; where it starts, if it learns: slowly, from 1
     scale_learns: bool = True
     average: Literal["uniform", "samples"] = "uniform"  # of models; prototypes count by their samples
     answer: Literal["global", "own"] = "global"
@@ -49,6 +49,7 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
 
     def start_client(self, client: Client) -> None:
         self.equipped(client.model, torch.zeros(client.classes, client.dim, device=client.device))
+        head_of(client.model).counts.zero_()  # it knows no class before its first round
 
     def equipped(self, model: SplitModel, vectors: Tensor) -> SplitModel:
         model.head = Nearest(vectors, "cosine", scale=self.scale, scale_learns=self.scale_learns)
@@ -70,7 +71,7 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
         model = server.memory["model"]
         samples = [u.samples for u in uploads] if self.average == "samples" else None
         body = Weights.mean([u.payload.body for u in uploads], samples)
-        local = unit(Prototypes.mean([u.payload.prototypes for u in uploads], "count"))
+        local = unit(Prototypes.mean([unit(u.payload.prototypes) for u in uploads], "count"))
         moved = self.smoothing * model.head.vectors + (1 - self.smoothing) * local.vectors
         vectors = torch.where(local.present.unsqueeze(1), F.normalize(moved, dim=1), model.head.vectors)
         load(model, BodyAndPrototypes(body, Prototypes(vectors, model.head.counts)))
@@ -81,7 +82,8 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
     def predict(self, client: Client, x: Tensor, down: BodyAndPrototypes | None) -> Tensor:
         if down is None or self.answer == "own":
             return super().predict(client, x, down)
-        return down.prototypes.scores(down.body.features(client.model, x), "cosine")
+        near = down.prototypes.scores(down.body.features(client.model, x), "cosine")
+        return down.body.tensors["head.scale"] * near
 
     def prototypes(self, down: BodyAndPrototypes | None) -> Prototypes | None:
         return None if down is None else down.prototypes
@@ -104,4 +106,9 @@ def trained(model: SplitModel) -> Weights:
 def load(model: SplitModel, parts: BodyAndPrototypes) -> None:
     parts.body.check_like(trained(model))
     model.load_state_dict(dict(parts.body.tensors), strict=False)
-    model.head.set(parts.prototypes)  # type: ignore[operator]
+    head_of(model).set(parts.prototypes)
+
+
+def head_of(model: SplitModel) -> Nearest:
+    assert isinstance(model.head, Nearest)  # since start_client, or start_server
+    return model.head

@@ -65,7 +65,11 @@ class FedPCL(Method[PrototypesOfAll, Prototypes]):
         assert isinstance(head, Nearest)
         if down is not None:
             self.train(client, down)
-        local = client.prototypes()
+        z, y = client.features()
+        local = Prototypes.of(F.normalize(z, dim=1), y, client.classes)
+        local = Prototypes(
+            local.vectors, local.present.to(z.dtype)
+        )  # everybody gets these; how many samples stays here
         head.set(local)
         return local
 

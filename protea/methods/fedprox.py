@@ -19,11 +19,12 @@ from protea.methods.fedavg import FedAvg
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """Algorithm 2.  ``pull`` is the paper's mu: how much it costs to move away."""
+    """Algorithm 2, though clients count by their samples and are not drawn by them.
+
+    ``pull`` is the paper's mu: how much it costs to move away.
+    """
 
     pull: NonNegativeFloat = 0.01
-
-    variants = {"pfllib": {"statistics": "own"}}
 
     def loss(self, client: Client, down: Weights) -> Loss:
         plain = super().loss(client, down)

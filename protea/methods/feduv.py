@@ -1,6 +1,6 @@
 """FedUV: uniformity and variance for heterogeneous federated learning.
 
-Son, Kim, Chung, Wang, Cheng.  CVPR 2024, https://arxiv.org/abs/2402.18372
+Son, Kim, Chung, Huang, Liu.  CVPR 2024, https://arxiv.org/abs/2402.18372
 
 FedAvg, and two terms let every client behave as if it had samples of all classes, evenly: its
 answers vary over a batch as those to one sample of each class would, its features spread out.
@@ -27,7 +27,7 @@ class FedUV(FedAvg):
     variance: NonNegativeFloat = 2.5
     uniformity: NonNegativeFloat = 0.5
 
-    variants = {"pfllib": {"statistics": "own"}}
+    variants = {}
 
     def loss(self, client: Client, down: Weights) -> Loss:
         def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -46,12 +46,16 @@ class FedUV(FedAvg):
 def sameness(scores: Tensor) -> Tensor:
     """By how much each class's probability varies less over the batch than with one sample of each class."""
     even = scores.shape[1] ** -0.5  # standard deviation of a column of the identity
-    return F.relu(even - scores.softmax(1).std(0)).mean()
+    spread = scores.softmax(1).var(0).clamp(min=1e-30).sqrt()  # the slope of a root near 0 has no end
+    return F.relu(even - spread).mean()
 
 
 def crowding(z: Tensor) -> Tensor:
-    """A Gaussian of the distance, mean over pairs of features, as wide as the median of distances that are not 0."""
+    """exp(-squared distance / width), mean over pairs of features; the width is the median of those that are not 0.
+
+    As in the authors' code, features keep their length and the width has a gradient.
+    """
     squares = F.pdist(z).square()
-    apart = squares[squares > 0]
+    apart = squares[squares > 1e-30]
     width = apart.median() if len(apart) else torch.ones_like(squares[0])
     return (-squares / width).exp().mean()

@@ -27,7 +27,8 @@ class Nearest(nn.Module):
         self.register_buffer("counts", vectors.new_ones(len(vectors)))
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.scale * self.prototypes.scores(features, self.metric)
+        known = Prototypes(self.vectors, torch.ones_like(self.counts))  # scaled before classes are left out
+        return (self.scale * known.scores(features, self.metric)).masked_fill(self.counts <= 0, -torch.inf)
 
     @property
     def prototypes(self) -> Prototypes:

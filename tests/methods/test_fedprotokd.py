@@ -441,8 +441,8 @@ def test_what_is_not_as_declared_is_refused():
 
     good = torch.zeros(PUBLIC, toy.CLASSES)
     refuse("23 logits arrived for 24 public samples", good[1:])
-    refuse("there are 6 classes", good[:, 1:])
-    refuse("there are 6 classes", good[:, 0])
+    refuse("expected are 6 numbers", good[:, 1:])
+    refuse("expected are 6 numbers", good[:, 0])
     refuse("not finite", good / 0)
     refuse("dimensions", good, None, vectors[:, 1:])
     refuse("makes no selection", good, torch.ones(PUBLIC, dtype=torch.bool))
