@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from suited import suited
+
 from protea import config, plugins
 from protea.engines import EngineSettings
 from protea.experiment import federation, open_engine, prepare
-from protea.models import members
 
 
 def main(path: str = "examples/digits.toml", rounds: str = "5", workers: str = "0") -> None:
@@ -23,13 +24,7 @@ def main(path: str = "examples/digits.toml", rounds: str = "5", workers: str = "
     engines = {"inline": EngineSettings("inline"), "processes": EngineSettings("processes", int(workers))}
     print(f"{'method':<12}{'inline s':>10}{'processes s':>13}{'ratio':>8}   train / server / evaluate of processes")
     for name in plugins.table("methods"):
-        experiment = replace(base, method=plugins.find("methods", name)())
-        if experiment.method.needs.public_data:
-            public, server = (
-                replace(base.data, public=200),
-                replace(base.models, server=members(base.models)[0].architecture),
-            )
-            experiment = replace(experiment, data=public, models=server)
+        experiment = suited(base, plugins.find("methods", name)())
         recipe = prepare(experiment)
         opened = {kind: open_engine(replace(experiment, engine=each), recipe) for kind, each in engines.items()}
         loops = {kind: federation(experiment, recipe, engine).run() for kind, engine in opened.items()}

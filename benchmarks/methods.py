@@ -1,0 +1,54 @@
+"""What a round of each method costs, as a multiple of a round of Local with the same models, measured in turns.
+
+    python benchmarks/methods.py [EXPERIMENT.toml] [rounds] [architecture] [changes ...]
+
+Training and the server's work count, evaluation does not.  ``architecture`` is that of methods which need one for all.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from suited import suited
+
+from protea import Experiment, config, plugins
+from protea.engines import EngineSettings
+from protea.experiment import federation, open_engine, prepare
+from protea.methods.local import Local
+
+
+def main(path: str = "examples/digits.toml", rounds: str = "4", architecture: str = "", *changes: str) -> None:
+    base = config.load(Path(path), list(changes))
+    base = replace(
+        base,
+        rounds=int(rounds),
+        engine=EngineSettings("inline"),
+        evaluation=replace(base.evaluation, every=int(rounds), shared="never", local_prototypes=False),
+    )
+    print(f"{'method':<12}{'round / round of Local':>24}{'of that on the server':>24}")
+    for name in plugins.table("methods"):
+        experiment = suited(base, plugins.find("methods", name)(), architecture)
+        ratio, server = compared(experiment)
+        print(f"{name:<12}{ratio:>24.2f}{100 * server:>22.0f} %", flush=True)
+
+
+def compared(experiment: Experiment) -> tuple[float, float]:
+    """How often a round of Local fits into one of this experiment's, and the server's share in it."""
+    recipe = prepare(experiment)
+    loops = []
+    for each in (experiment, replace(experiment, method=Local())):
+        loops.append(federation(each, recipe, open_engine(each, recipe)).run())
+    seen: list[list[dict[str, float]]] = [[], []]
+    for _ in range(experiment.rounds):
+        for costs, loop in zip(seen, loops, strict=True):
+            costs.append(next(loop).cost.seconds)
+    later = [costs[1:] for costs in seen]  # the first round builds the clients
+    own, alone = (median(cost["train"] + cost["server"] for cost in costs) for costs in later)
+    return own / alone, median(cost["server"] for cost in later[0]) / own
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
