@@ -93,6 +93,18 @@ class Client:
         self.losses.append(sum(losses) / len(losses) if losses else 0.0)
         return self.losses[-1]
 
+    def beside(self, architecture: str) -> SplitModel:
+        """A further model, to see the same samples as the client's own: it must read texts alike."""
+        model = self.make(architecture)
+        own, other = (None if each.view is None else each.view.key for each in (self.model, model))
+        if own != other:
+            raise ClientError(
+                f"client {self.id}: {model.name} reads texts in another way than {self.model.name}; beside each other "
+                f"they need the same tokens and frozen layers.\n"
+                f"  Use one encoder and depth for all clients, or another method."
+            )
+        return model
+
     def kept(self) -> Iterator[Tensor]:
         """What is in memory only because it may be wanted again."""
         for samples in (self.train, self.validation, self.test):

@@ -1,6 +1,9 @@
-"""Where models and data are while they are worked on."""
+"""On what models and data are worked on: which device, how many threads."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -17,3 +20,14 @@ def device(name: str) -> str:
     if not there[name]:
         raise ConfigError(f"device is {name!r}, which torch does not find on this machine.  Set device=cpu or auto.")
     return name
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Torch with ``count`` threads: float sums depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

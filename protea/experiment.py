@@ -21,6 +21,7 @@ from protea.config import Experiment, check, dump, load, method_label, to_table
 from protea.data.federate import federate
 from protea.data.federated import Federated
 from protea.data.partition_file import Given
+from protea.data.views import refuse_unread
 from protea.devices import device
 from protea.engines import Engine, Watch, ignore
 from protea.errors import CheckpointError, ConfigError
@@ -87,9 +88,9 @@ def prepare(experiment: Experiment, given: Given | None = None) -> Recipe:
     with Streams(experiment.seed).default("try"):
         for index, member in enumerate(recipe.members):
             if member not in recipe.members[:index]:
-                recipe.make(member)
+                refuse_unread(federated.dataset, recipe.make(member).view)
         if experiment.models.server is not None:
-            recipe.make("server")
+            refuse_unread(federated.dataset, recipe.make("server").view)
     return recipe
 
 
@@ -229,10 +230,11 @@ def open_engine(experiment: Experiment, recipe: Recipe) -> Engine:
 
 
 def federation(experiment: Experiment, recipe: Recipe, engine: Engine, watch: Watch = ignore) -> Federation:
+    view = recipe.server_view(experiment.method.needs.server_model)
     return Federation(
         method=experiment.method,
         engine=engine,
-        server=recipe.server(experiment.seed),
+        server=recipe.server(experiment.seed, view),
         clients=experiment.clients,
         rounds=experiment.rounds,
         fraction=experiment.fraction,
@@ -242,7 +244,7 @@ def federation(experiment: Experiment, recipe: Recipe, engine: Engine, watch: Wa
         faults=experiment.faults,
         limits=experiment.limits,
         threads=experiment.engine.threads,
-        test=recipe.shared_test,
+        test=recipe.shared_test(view),
         watch=watch,
     )
 

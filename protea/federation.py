@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 
 from protea.data.samples import Samples
+from protea.devices import threads
 from protea.engines import Engine, Job, Reply, Task, Watch, ignore
 from protea.errors import ClientError, PayloadError
 from protea.evaluation import Evaluation
@@ -24,7 +25,6 @@ from protea.payload import Named, nbytes, pack, unpack
 from protea.record import Cost, Record, Traffic
 from protea.server import Server
 from protea.shelf import peak_memory
-from protea.worker import threads
 
 _IS: dict[Absence, str] = {"dropped out": "dropped out", "late": "was late", "quarantined": "is in quarantine"}
 GROUP = 64  # clients whose answers on the shared test set are in memory at once

@@ -25,7 +25,7 @@ from protea.models.families import FAMILIES
 PAPER = re.compile(r"(?P<authors>[^.]+)\. (?P<where>.*\b\d{4}\b.*), (?P<link>https://\S+)")
 EXTRAS = {
     "vision": ("torchvision", "timm"),
-    "text": ("transformers", "tokenizers"),
+    "text": ("transformers", "tokenizers", "peft"),
     "flower": ("flwr",),
     "ray": ("ray",),
     "dp": ("opacus",),

@@ -15,6 +15,7 @@ from torch import Tensor
 from protea.config import Experiment, dump, method_label
 from protea.data.federated import Federated
 from protea.data.split import Share
+from protea.devices import threads
 from protea.display import percent, size
 from protea.engines.inline import Inline
 from protea.engines.pool import cores
@@ -24,7 +25,7 @@ from protea.models.build import size as parameters
 from protea.models.split import SplitModel
 from protea.recipe import Recipe
 from protea.rng import Streams
-from protea.worker import Worker, threads
+from protea.worker import Worker
 
 SHOWN = 20  # clients and classes; more are summed up
 
@@ -62,17 +63,17 @@ def miniature(data: Federated) -> Federated:
 def seconds(experiment: Experiment, recipe: Recipe, models: list[SplitModel]) -> float:
     """About how long a round takes: one training step of each architecture is timed."""
     plan, each = experiment.training, []
-    batch = recipe.samples(torch.arange(max(2, plan.batch)) % len(recipe.data.dataset))
-    x, y = batch.batch(torch.arange(len(batch)))
+    rows = torch.arange(max(2, plan.batch)) % len(recipe.data.dataset)
     with threads(experiment.engine.threads), Streams(experiment.seed).default("preview"):
         for model in models:
+            x, y = recipe.samples(rows, model.view).batch(torch.arange(len(rows)))
             optimizer = plan.make_optimizer(model.parameters(), plan.lr)
             for _ in range(3):  # the first pays for set-up
                 started = time.perf_counter()
                 optimizer.zero_grad()
                 F.cross_entropy(model(x), y).backward()
                 optimizer.step()
-            each.append((time.perf_counter() - started) / len(batch))
+            each.append((time.perf_counter() - started) / len(rows))
     workers = 1 if experiment.engine.name == "inline" else experiment.engine.workers or cores()
     total, rounds, settings = 0.0, experiment.rounds, experiment.evaluation
     shared = len(recipe.data.test) * sum(settings.shared_due(r + 1, rounds) for r in range(rounds)) / rounds

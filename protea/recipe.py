@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from protea.client import Client
-from protea.data import shared
+from protea.data import shared, views
 from protea.data.augment import Augment
 from protea.data.federated import Federated
 from protea.data.samples import Samples
+from protea.data.texts import Texts
+from protea.data.views import View
 from protea.models.build import size as sizes
 from protea.models.families import Member, Models
 from protea.models.maker import Maker
@@ -85,11 +87,11 @@ class Recipe:
         return Client(
             id=id,
             model=model,
-            train=self.samples(share.train),
-            validation=self.samples(share.validation),
-            test=self.samples(share.test),
-            public=self.public,
-            shared_test=self.shared_test,
+            train=self.samples(share.train, model.view),
+            validation=self.samples(share.validation, model.view),
+            test=self.samples(share.test, model.view),
+            public=self.public(model.view),
+            shared_test=self.shared_test(model.view),
             classes=self.data.dataset.classes,
             dim=self.models.dim,
             rng=streams,
@@ -100,24 +102,45 @@ class Recipe:
             rounds=self.rounds,
         )
 
-    def server(self, seed: int) -> Server:
+    def server(self, seed: int, view: View | None = None) -> Server:
         return Server(
             classes=self.data.dataset.classes,
             dim=self.models.dim,
             rng=Streams(seed).at("server"),
-            public=self.public,
+            public=self.public(view),
             make=self.make,
             device=torch.device(self.device),
             rounds=self.rounds,
         )
 
-    def samples(self, rows: torch.Tensor) -> Samples:
-        return Samples(self.data.dataset, rows, device=self.device)
+    def samples(self, rows: torch.Tensor, view: View | None = None) -> Samples:
+        return views.samples(self.data.dataset, rows, view, device=self.device)
+
+    def public(self, view: View | None = None) -> Samples | None:
+        """The public samples, once for all clients that see them alike."""
+        return self._common("public", self.data.public, view)
+
+    def shared_test(self, view: View | None = None) -> Samples | None:
+        """The same of the shared test set."""
+        return self._common("test", self.data.test, view)
+
+    def _common(self, name: str, rows: torch.Tensor, view: View | None) -> Samples | None:
+        if not len(rows):
+            return None
+        place = (name, "" if view is None else view.key)
+        if place not in self._seen:
+            self._seen[place] = self.samples(rows, view)
+        return self._seen[place]
 
     @cached_property
-    def public(self) -> Samples | None:
-        return self.samples(self.data.public) if len(self.data.public) else None
+    def _seen(self) -> dict[tuple[str, str], Samples]:
+        return {}
 
-    @cached_property
-    def shared_test(self) -> Samples | None:
-        return self.samples(self.data.test) if len(self.data.test) else None
+    def server_view(self, own: bool) -> View | None:
+        """How the server sees texts: as its ``own`` model does, or else as all clients do who see them alike."""
+        if not isinstance(self.data.dataset.x, Texts):
+            return None
+        with torch.random.fork_rng(devices=[]):  # these models are never trained
+            models = [self.make("server")] if own else [self.make(member) for member in dict.fromkeys(self.members)]
+        found = {model.view.key: model.view for model in models if model.view is not None}
+        return next(iter(found.values())) if len(found) == 1 else views.Blank()

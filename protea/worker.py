@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from protea.client import Client
+from protea.devices import threads
 from protea.engines import Job, Reply
 from protea.errors import ProteaError
 from protea.evaluation.examine import examine, shared_answers, snapshot
@@ -134,14 +133,3 @@ class Worker:
         self.clients.clear()
         self.shelf.clear()
         self.saved = directory
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Torch with ``count`` threads: float sums depend on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

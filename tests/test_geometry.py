@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from protea import Prototypes, geometry
-from protea.worker import threads
+from protea.devices import threads
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from protea.data.texts import Texts
 from protea.errors import DataError
 
 
@@ -17,7 +18,7 @@ class Dataset:
     The last ``tests`` rows are the part that the source itself calls its test set.
     """
 
-    x: Tensor  # uint8 (samples, channels, height, width), or float32 (samples, ...)
+    x: Tensor | Texts  # uint8 (samples, channels, height, width), or float32 (samples, ...)
     y: Tensor  # int64 (samples,)
     names: tuple[str, ...]  # of the classes, in the order of their labels
     tests: int = 0
@@ -37,7 +38,7 @@ class Dataset:
             raise DataError(
                 f"Labels run from {low} to {high}; with {self.classes} classes they must be 0 to {self.classes - 1}."
             )
-        if self.x.is_floating_point() and not torch.isfinite(self.x).all():
+        if isinstance(self.x, Tensor) and self.x.is_floating_point() and not torch.isfinite(self.x).all():
             row = int((~torch.isfinite(self.x)).flatten(1).any(1).nonzero()[0])
             raise DataError(f"Input {row} holds a value that is not finite (nan or inf).  Remove or impute it.")
 
@@ -47,8 +48,8 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample."""
-        return tuple(self.x.shape[1:])
+        """Of one sample; a text has none."""
+        return tuple(self.x.shape[1:]) if isinstance(self.x, Tensor) else ()
 
     def __len__(self) -> int:
         return len(self.y)

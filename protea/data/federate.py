@@ -39,10 +39,17 @@ def federate(
     ``pool = "train"`` deals out the source's training part and keeps its test part for all to
     be judged on; ``"all"`` merges the two first, as PFLlib and HtFLlib do.  A partition file
     holds all of this already, and is taken as it is.
+
+    Where ``split.by_key`` is set, nobody whose samples are learned from is judged on.
     """
-    if isinstance(partition, Given):
-        return partition.restore(dataset, clients)
     settings = split or Split()
+    if settings.by_key and dataset.keys is None:
+        raise ConfigError("split: by_key is set, but this source does not say whose each sample is.")
+    if isinstance(partition, Given):
+        given = partition.restore(dataset, clients)
+        if settings.by_key:
+            refuse_shared_keys(given)
+        return given
     streams = Streams(seed).at("data")
     held_back = dataset.tests if pool == "train" else 0
     rows = torch.arange(len(dataset) - held_back)
@@ -76,14 +83,35 @@ def federate(
         "public": public,
         "seed": seed,
     }
-    return Federated(dataset, shares, public_rows, test, made)
+    federated = Federated(dataset, shares, public_rows, test, made)
+    if settings.by_key:
+        refuse_shared_keys(federated)
+    return federated
 
 
 def share(rows: Tensor, dataset: Dataset, settings: Split, random: np.random.Generator) -> Share:
     """One client's rows, split."""
-    keys = None
-    if settings.by_key:
-        if dataset.keys is None:
-            raise ConfigError("split: by_key is set, but this source does not say whose each sample is.")
-        keys = dataset.keys[rows].numpy()
+    keys = dataset.keys[rows].numpy() if settings.by_key and dataset.keys is not None else None
     return Share(*(rows[torch.from_numpy(part)] for part in split(dataset.y[rows].numpy(), settings, random, keys)))
+
+
+def refuse_shared_keys(data: Federated) -> None:
+    """Raise if a key has samples in any client's training part and in a part that is not for its training."""
+
+    def keys(*rows: Tensor) -> set[int]:
+        assert data.dataset.keys is not None
+        return set(data.dataset.keys[torch.cat(rows)].tolist())
+
+    judged = [part for share in data.shares for part in (share.validation, share.test)]
+    train, own, public = keys(*(share.train for share in data.shares)), keys(*judged), keys(data.public)
+    source = keys(data.test[~torch.isin(data.test, torch.cat(judged))])
+    clashes = (
+        (public & (train | own | source), "in the public set", "data.public=0"),
+        (train & own, "what clients are judged on", "data.partition to by-key, or to dirichlet with by_key=true"),
+        (train & source, "in the source's own test part", "data.pool=all"),
+    )
+    if found := [f"  {len(both)} are also {where}: set {instead}.\n" for both, where, instead in clashes if both]:
+        raise ConfigError(
+            f"split.by_key is set, but of {len(train | public)} keys whose samples are learned from\n{''.join(found)}"
+            f"  Or set data.split.by_key=false, if whoever is learned from may be judged on."
+        )

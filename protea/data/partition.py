@@ -38,6 +38,7 @@ def dirichlet(
     seed: int,
     dialect: Dialect = "protea",
     least: int | None = None,
+    keys: Labels | None = None,
 ) -> list[Positions]:
     """Each class is spread over the clients in proportions drawn from Dirichlet(alpha).
 
@@ -50,7 +51,19 @@ def dirichlet(
     ``protea`` always ends: a client short of ``least`` (10, or half the mean size if that is
     less) takes samples from the largest one.  It also rounds fairly, where the reference
     leaves the last client one stray sample of nearly every class.
+
+    With ``keys``, whole keys (users, sites, patients) are dealt out in place of samples, each by
+    its commonest label; ``least`` then counts keys.
     """
+    if keys is not None:
+        owner, commonest = by_commonest(labels, keys)
+        if (needed := clients * (least or 1)) > len(commonest):
+            raise ConfigError(
+                f"dirichlet: {clients} clients with at least {least or 1} keys each need {needed}; there are "
+                f"{len(commonest)}, and a key is never split.\n  Use fewer clients or a smaller least."
+            )
+        dealt = dirichlet(commonest, clients, alpha=alpha, seed=seed, dialect=dialect, least=least)
+        return [np.flatnonzero(np.isin(owner, part)) for part in dealt]
     if least is None:
         least = 1 if dialect == "pfllib" else usual_least(labels, clients)
     labels = checked(labels, clients, least, alpha, dialect)
@@ -167,6 +180,17 @@ def by_key(keys: Labels, clients: int, *, seed: int) -> list[Positions]:
             owner[key] = load.argmin()
             load[owner[key]] += sizes[key]
     return [np.flatnonzero(owner[index] == client) for client in range(clients)]
+
+
+def by_commonest(labels: Labels, keys: Labels) -> tuple[Positions, npt.NDArray[Any]]:
+    """The number of each sample's key, and of each key the label that most of its samples have."""
+    owner = np.unique(checked(keys, 1), return_inverse=True)[1]
+    names, codes = np.unique(checked(labels, 1), return_inverse=True)
+    if len(owner) != len(codes):
+        raise ConfigError(f"partition: {len(codes)} labels but {len(owner)} keys; each sample needs one of both.")
+    counts = np.zeros((owner.max() + 1, len(names)), np.int64)
+    np.add.at(counts, (owner, codes), 1)
+    return owner, names[counts.argmax(1)]
 
 
 def stream(seed: int) -> np.random.Generator:

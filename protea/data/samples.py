@@ -27,12 +27,13 @@ class Samples:
         device: torch.device | str = "cpu",
         budget: int = BUDGET,
     ) -> None:
-        self.dataset = dataset
+        assert isinstance(dataset.x, Tensor)  # texts are looked at through a view first: protea.data.views
+        self.dataset, self._x = dataset, dataset.x
         self.index = torch.arange(len(dataset)) if index is None else index
         self.device = torch.device(device)
         self.y = dataset.y[self.index].to(self.device)
-        floats = 4 if dataset.x.dtype == torch.uint8 else dataset.x.element_size()
-        self._keeps = len(self) * dataset.x[0].numel() * floats <= budget
+        floats = 4 if self._x.dtype == torch.uint8 else self._x.element_size()
+        self._keeps = len(self) * self._x[0].numel() * floats <= budget
         self.kept: Tensor | None = None  # all inputs as floats
 
     def __len__(self) -> int:
@@ -76,7 +77,7 @@ class Samples:
         self.kept = None
 
     def _inputs(self, index: Tensor) -> Tensor:
-        return normalise(self.dataset.x.index_select(0, index).to(self.device))
+        return normalise(self._x.index_select(0, index).to(self.device))
 
 
 def normalise(x: Tensor) -> Tensor:

@@ -27,12 +27,23 @@ class Iid:
 
 @dataclass(frozen=True)
 class Dirichlet:
+    """Each class in proportions drawn from Dirichlet(alpha); ``by_key`` deals out whole keys, by commonest class."""
+
     alpha: PositiveFloat = 0.1
     dialect: Dialect = "protea"
     least: PositiveInt | None = None
+    by_key: bool | None = None  # None, for no, is not written into settings
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
-        return partition.dirichlet(labels, clients, alpha=self.alpha, seed=seed, dialect=self.dialect, least=self.least)
+        return partition.dirichlet(
+            labels,
+            clients,
+            alpha=self.alpha,
+            seed=seed,
+            dialect=self.dialect,
+            least=self.least,
+            keys=known(keys, "dirichlet, by_key") if self.by_key else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -74,9 +85,13 @@ class ByKey:
     """One client per user, site or patient of the source."""
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
-        if keys is None:
-            raise ConfigError(
-                "by-key: this source does not say whose each sample is.\n"
-                "  Name the column (key = ... for csv), give keys (npz, arrays), or choose another partition."
-            )
-        return partition.by_key(keys, clients, seed=seed)
+        return partition.by_key(known(keys, "by-key"), clients, seed=seed)
+
+
+def known(keys: Array | None, where: str) -> Array:
+    if keys is None:
+        raise ConfigError(
+            f"{where}: this source does not say whose each sample is.\n"
+            f"  Name the column (key = ... for csv), give keys (npz, arrays), or choose another partition."
+        )
+    return keys

@@ -13,11 +13,16 @@ from torch import Tensor
 from protea.data.dataset import Dataset
 from protea.data.federated import Federated
 from protea.data.split import Share
+from protea.data.texts import Texts
 
 
 def write(data: Federated, path: Path) -> None:
     dataset, parts = data.dataset, ("train", "validation", "test")
-    named = {"x": dataset.x, "y": dataset.y, "public": data.public, "test": data.test}
+    named = {"y": dataset.y, "public": data.public, "test": data.test}
+    if isinstance(dataset.x, Texts):
+        named |= {"texts/blob": dataset.x.blob, "texts/ends": dataset.x.ends}
+    else:
+        named["x"] = dataset.x
     if dataset.keys is not None:
         named["keys"] = dataset.keys
     for part in parts:
@@ -33,7 +38,8 @@ def read(path: Path) -> Federated:
     with safe_open(path, framework="pt") as file:
         named: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         about = json.loads(file.metadata()["about"])
-    dataset = Dataset(named["x"], named["y"], tuple(about["names"]), about["tests"], named.get("keys"))
+    x = named["x"] if "x" in named else Texts(named["texts/blob"], named["texts/ends"])
+    dataset = Dataset(x, named["y"], tuple(about["names"]), about["tests"], named.get("keys"))
     columns = (named[f"rows/{part}"].split(named[f"sizes/{part}"].tolist()) for part in ("train", "validation", "test"))
     return Federated(
         dataset, tuple(Share(*rows) for rows in zip(*columns, strict=True)), named["public"], named["test"]

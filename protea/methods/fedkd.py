@@ -44,7 +44,7 @@ class FedKD(Method[LowRank, LowRank]):
         server.memory["sent"] = self.compressed(server.memory["mentee"], 1, server.rounds)
 
     def start_client(self, client: Client) -> None:
-        client.memory["mentee"] = client.make(self.mentee)
+        client.memory["mentee"] = client.beside(self.mentee)
         client.memory["map"] = nn.Linear(client.dim, client.dim, bias=False).to(client.device)  # W_h; never travels
 
     def broadcast(self, server: Server, client: int) -> LowRank:

@@ -43,7 +43,7 @@ class FML(Method[Weights, Weights]):
         server.memory["meme"] = Weights.of(server.make(self.meme))
 
     def start_client(self, client: Client) -> None:
-        client.memory["meme"] = client.make(self.meme)
+        client.memory["meme"] = client.beside(self.meme)
 
     def broadcast(self, server: Server, client: int) -> Weights | None:
         return server.memory.get("meme")

@@ -9,8 +9,9 @@ from inspect import signature
 import torch
 from torch import nn
 
+from protea.data.views import View
 from protea.errors import ConfigError
-from protea.models import vision
+from protea.models import hf, vision
 from protea.models.families import Member
 from protea.models.split import Adapter, SplitModel, make_adapter, make_head
 from protea.models.whole import body_of, look
@@ -45,7 +46,14 @@ def split(
     dropout: float = 0.1,
 ) -> SplitModel:
     """The same for a model that is there already: a body, a whole classifier, or a ``SplitModel``."""
-    name, x = member.architecture, torch.zeros(2, *shape)
+    name = member.architecture
+    view: View | None = getattr(model.body if isinstance(model, SplitModel) else model, "view", None)
+    if view is None and not shape:
+        raise ConfigError(
+            f"the samples are texts, and architecture {name!r} takes numbers.  Choose models for texts: textcnn, "
+            f"hf:minilm, ... (protea list architectures)."
+        )
+    x = torch.zeros(2, *(shape if view is None else view.shape))
     if isinstance(model, SplitModel):
         if member.head:
             raise ConfigError(f"architecture {name!r} brings its own head; head = {list(member.head)} has no effect.")
@@ -60,7 +68,7 @@ def split(
 
 def is_body(name: str) -> bool:
     """Whether what the name stands for has no head, whatever its width."""
-    return name in BUILT_IN["architectures"] or name.startswith("timm:")
+    return name in BUILT_IN["architectures"] or name.startswith(("timm:", "hf:"))
 
 
 def make(member: Member, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -72,6 +80,8 @@ def make(member: Member, shape: tuple[int, ...], classes: int) -> nn.Module:
         function = partial(vision.torchvision_model, rest)
     elif source == "timm":
         function = partial(vision.timm_model, rest)
+    elif source == "hf":
+        function = partial(hf.encoder, rest)
     else:
         function = find("architectures", name)
     given: dict[str, object] = {"shape": shape} if is_body(name) else {"shape": shape, "classes": classes}

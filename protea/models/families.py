@@ -45,6 +45,10 @@ def _family(names: str, heads: Sequence[tuple[int, ...]] = ((),)) -> tuple[Membe
     return tuple(Member(name, head=heads[i % len(heads)]) for i, name in enumerate(names.split()))
 
 
+def _depths(encoder: str) -> tuple[Member, ...]:
+    return tuple(Member(f"hf:{encoder}", {"train_layers": layers}) for layers in (0, 2, 4))
+
+
 _HTFE8 = "cnn4 googlenet mobilenet_v2 resnet18 resnet34 resnet50 resnet101 resnet152"
 _HTC4 = ((), (512,), (256,), (128,))
 
@@ -62,6 +66,9 @@ FAMILIES: Mapping[str, tuple[Member, ...]] = {
     "htfe8-htc4": _family(_HTFE8, _HTC4),
     "htcnn8": _family("htcnn1 htcnn2 htcnn3 htcnn4 htcnn5 htcnn6 htcnn7 htcnn8"),
     "fedpagr5": _family("cnn mlp resnet18 googlenet mobilenet_v2"),
+    # FedPAGR's clients of language: one encoder, frozen, or with two or four layers that train.
+    "clinicalbert3": _depths("clinicalbert"),
+    "minilm3": _depths("minilm"),
     "protonorm4": _family("resnet8 mobilenet_v2 shufflenet_v2_x1_0 efficientnet_b0"),
 }
 

@@ -9,6 +9,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from protea.data.views import View
+
 Adapter = Literal["pool", "linear", "projector"]
 
 
@@ -24,6 +26,11 @@ class SplitModel(nn.Module):
         self.body, self.adapter, self.head, self.name = body, adapter, head, name
         self._remembers = False
         self._last: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def view(self) -> View | None:
+        """How the model wants to see a text; ``None`` for models of numbers."""
+        return getattr(self.body, "view", None)
 
     def features(self, x: Tensor) -> Tensor:
         """What prototypes are made of: ``(batch, dim)``."""

@@ -4,6 +4,7 @@ site.py      two functions: model() and data()
 site.toml    settings of this site
 bundle/      what the coordinator gave it
 state/       its model and memory after the last rounds; they never leave
+views/       what its model's tokenizer and frozen layers make of its texts; never leaves
 audit.jsonl  every message that left, in one line
 flower/      state and logs of the SuperNode
 """
@@ -30,6 +31,7 @@ from protea.data.dataset import Dataset
 from protea.data.federate import share
 from protea.data.samples import Samples
 from protea.data.split import Share, Split
+from protea.data.views import samples
 from protea.devices import device
 from protea.engines.station import Station
 from protea.errors import ConfigError, DataError, ProteaError
@@ -214,7 +216,8 @@ class Site:
         with streams.default("model"):
             model = self.model()
         train, validation, test = (
-            Samples(dataset, rows, device=self.device) for rows in (parts.train, parts.validation, parts.test)
+            samples(dataset, rows, model.view, device=self.device, cache=self.path / "views")
+            for rows in (parts.train, parts.validation, parts.test)
         )
         return Client(
             id=id,

@@ -12,6 +12,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from protea.data import ByKey, Dataset, Dirichlet, Federated, Given, Iid, Pathological, Share, Split, federate
+from protea.data.federate import refuse_shared_keys
+from protea.data.schemes import Partition
 from protea.errors import ConfigError, DataError
 from protea.plugins import BUILT_IN, find
 
@@ -65,7 +67,7 @@ def test_a_public_set_of_everything_is_refused(public: int) -> None:
 
 
 def test_keys_reach_the_partition_and_the_split() -> None:
-    data = federate(toy(keys=True), 5, ByKey(), seed=1, split=Split(by_key=True, test=0.5, validation=0))
+    data = federate(toy(tests=0, keys=True), 5, ByKey(), seed=1, split=Split(by_key=True, test=0.5, validation=0))
     assert data.dataset.keys is not None
     for share in data.shares:
         train, test = (set(data.dataset.keys[rows].tolist()) for rows in (share.train, share.test))
@@ -76,8 +78,91 @@ def test_keys_reach_the_partition_and_the_split() -> None:
 def test_keys_that_are_not_there_are_asked_for() -> None:
     with pytest.raises(ConfigError, match="by-key: this source does not say"):
         federate(toy(), 5, ByKey(), seed=1)
+    with pytest.raises(ConfigError, match="dirichlet, by_key: this source does not say"):
+        federate(toy(), 5, Dirichlet(by_key=True), seed=1)
     with pytest.raises(ConfigError, match="split: by_key is set"):
         federate(toy(), 5, Iid(), seed=1, split=Split(by_key=True))
+
+
+BY_KEY = Split(test=0.3, validation=0.2, by_key=True)
+
+
+def visits(patients: int = 40, tests: int = 0, apart: bool = True) -> Dataset:
+    """Three samples of each patient in a row; ``apart`` is whether the test part has patients of its own."""
+    rows = torch.arange(3 * patients)
+    whose = rows // 3 if apart else rows % patients
+    return Dataset(torch.rand(len(rows), 2), whose % 4, tuple("abcd"), tests, whose)
+
+
+def patients(data: Federated, *rows: torch.Tensor) -> set[int]:
+    assert data.dataset.keys is not None
+    return set(data.dataset.keys[torch.cat(rows)].tolist())
+
+
+@pytest.mark.parametrize("partition", [ByKey(), Dirichlet(alpha=0.5, by_key=True)])
+@pytest.mark.parametrize("tests", [0, 30])
+def test_no_patient_is_both_learned_from_and_judged_on(partition: Partition, tests: int) -> None:
+    data = federate(visits(tests=tests), 4, partition, seed=1, split=BY_KEY)
+    train = patients(data, *(share.train for share in data.shares))
+    judged = patients(data, data.test, *(part for share in data.shares for part in (share.validation, share.test)))
+    assert train and judged and not train & judged
+    assert train | judged == set(range(40))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "partition", "public", "words"),
+    [
+        (
+            visits(),
+            Iid(),
+            0,
+            "also what clients are judged on: set data.partition to by-key, or to dirichlet with by_key",
+        ),
+        (visits(), Dirichlet(), 0, "also what clients are judged on"),
+        (visits(), ByKey(), 10, "also in the public set: set data.public=0"),
+        (visits(), Dirichlet(by_key=True), 10, "also in the public set"),
+        (visits(tests=30, apart=False), ByKey(), 0, "also in the source's own test part: set data.pool=all"),
+    ],
+)
+def test_a_patient_in_two_places_is_refused(dataset: Dataset, partition: Partition, public: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=r"split.by_key is set") as error:
+        federate(dataset, 4, partition, seed=1, split=BY_KEY, public=public)
+    assert words in str(error.value)
+    federate(dataset, 4, partition, seed=1, public=public)  # whose keys nobody asked about
+
+
+def test_all_places_that_share_patients_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        federate(visits(tests=30, apart=False), 4, Iid(), seed=1, split=BY_KEY, public=10)
+    assert str(error.value).count("also") == 3
+
+
+def test_a_patient_in_the_public_set_and_judged_on_is_refused() -> None:
+    none, keys = torch.empty(0, dtype=torch.int64), torch.tensor([0, 1, 1])
+    dataset = Dataset(torch.zeros(3, 1), torch.tensor([0, 1, 1]), ("a", "b"), keys=keys)
+    shares = (Share(torch.tensor([0]), none, torch.tensor([1])),)
+    refuse_shared_keys(Federated(dataset, shares, public=none, test=torch.tensor([1])))
+    with pytest.raises(ConfigError, match="1 are also in the public set"):
+        refuse_shared_keys(Federated(dataset, shares, public=torch.tensor([2]), test=torch.tensor([1])))
+
+
+def test_one_sample_of_each_patient_may_be_public() -> None:
+    dataset = Dataset(torch.rand(60, 2), torch.arange(60) % 4, tuple("abcd"), keys=torch.arange(60))
+    assert len(federate(dataset, 4, Iid(), seed=1, split=BY_KEY, public=10).public) == 10
+
+
+def test_merged_parts_keep_patients_apart() -> None:
+    data = federate(visits(tests=30, apart=False), 4, ByKey(), seed=1, split=BY_KEY, pool="all")
+    assert not patients(data, *(share.train for share in data.shares)) & patients(data, data.test)
+
+
+def test_a_partition_file_is_held_to_by_key_too(tmp_path: Path) -> None:
+    for partition, name in ((ByKey(), "good.json"), (Iid(), "bad.json")):
+        split = BY_KEY if name == "good.json" else None
+        federate(visits(), 4, partition, seed=1, split=split).save_partition(tmp_path / name)
+    federate(visits(), 4, Given(str(tmp_path / "good.json")), seed=1, split=BY_KEY)
+    with pytest.raises(ConfigError, match="also what clients are judged on"):
+        federate(visits(), 4, Given(str(tmp_path / "bad.json")), seed=1, split=BY_KEY)
 
 
 def test_class_counts_and_the_majority_predictor() -> None:

@@ -248,5 +248,5 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path, text: str, message: 
 
 def test_a_table_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_bytes(b"a,y\n\xff,1\n")
-    with pytest.raises(DataError, match="is not a table in UTF-8"):
+    with pytest.raises(DataError, match="is not a table in utf-8"):
         Csv(str(tmp_path / "own.csv"), label="y").load()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protea.data import partition
-from protea.data.partition import Positions
+from protea.data.partition import Dialect, Positions
 from protea.errors import ConfigError
 from protea.rng import Streams
 
@@ -182,6 +182,46 @@ def test_more_keys_are_dealt_out_by_size() -> None:
     assert sorted(len(part) for part in partition.by_key(keys, 2, seed=0)) == [75, 75]
 
 
+@pytest.mark.parametrize("dialect", ["protea", "pfllib"])
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=80), st.integers(1, 6), st.integers(0, 99))
+@settings(max_examples=60, deadline=None)
+def test_dirichlet_by_key_never_splits_a_key(dialect: Dialect, keys: list[int], clients: int, seed: int) -> None:
+    labels = [7 * row % 3 for row in range(len(keys))]
+    if len(set(keys)) < clients:
+        with pytest.raises(ConfigError, match=f"need {clients}; there are {len(set(keys))}, and a key is never split"):
+            partition.dirichlet(labels, clients, alpha=0.5, seed=seed, dialect=dialect, keys=keys)
+        return
+    parts = partition.dirichlet(labels, clients, alpha=0.5, seed=seed, dialect=dialect, keys=keys)
+    held = [{keys[row] for row in part} for part in parts]
+    assert sum(map(len, held)) == len(set(keys))
+    assert all(held)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(keys)))
+
+
+def test_a_key_counts_as_its_commonest_label() -> None:
+    owner, commonest = partition.by_commonest(["b", "b", "a", "c", "c"], ["x", "x", "x", "y", "w"])
+    assert owner.tolist() == [1, 1, 1, 2, 0]
+    assert commonest.tolist() == ["c", "b", "c"]  # of w, x, y
+
+
+def test_keys_of_a_small_alpha_are_as_uneven_as_samples() -> None:
+    keys = np.repeat(np.arange(600), 3)
+    labels = keys % 6
+    labels[::3] = 0  # one of a patient's three notes says nothing about the patient
+    parts = partition.dirichlet(labels, 6, alpha=0.1, seed=1, keys=keys)
+    most = [np.bincount(keys[part] % 6).max() / len(part) for part in parts]
+    assert np.mean(most) > 0.5
+    even = partition.dirichlet(labels, 6, alpha=1e5, seed=1, keys=keys)
+    assert max(abs(len(part) - 300) for part in even) <= 18
+
+
+def test_keys_that_each_have_one_sample_change_nothing() -> None:
+    labels = np.arange(90) % 4
+    with_keys = partition.dirichlet(labels, 5, alpha=0.3, seed=2, keys=np.arange(90))
+    without = partition.dirichlet(labels, 5, alpha=0.3, seed=2)
+    assert all(np.array_equal(one, other) for one, other in zip(with_keys, without, strict=True))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -193,6 +233,8 @@ def test_more_keys_are_dealt_out_by_size() -> None:
         (lambda: partition.dirichlet([0, 1], 1, alpha=1, seed=0, least=0), "least is 0"),
         (lambda: partition.dirichlet([0, 1], 1, alpha=1, seed=0, dialect="pflib"), "Did you mean pfllib?"),  # type: ignore[arg-type]
         (lambda: partition.dirichlet([0, 1], 1, alpha=1, seed=-1, dialect="pfllib"), "seed -1"),
+        (lambda: partition.dirichlet([0, 1], 1, alpha=1, seed=0, keys=[0]), "2 labels but 1 keys"),
+        (lambda: partition.dirichlet([0, 1, 1], 1, alpha=1, seed=0, keys=[0, 1, 1], least=3), "3 keys each need 3"),
         (lambda: partition.shards([0, 1], 2, shards_per_client=2, seed=0), "need 4; there are 2"),
         (lambda: partition.shards([0, 1], 2, shards_per_client=0, seed=0), "at least 1"),
     ],

@@ -14,11 +14,13 @@ from scipy.io import savemat  # type: ignore[import-untyped]
 
 from protea.data import files
 from protea.data.sources.cifar import CIFAR10, CIFAR100
+from protea.data.sources.csv_table import Csv
 from protea.data.sources.digits import Digits
 from protea.data.sources.flowers102 import Flowers102
 from protea.data.sources.idx import FILES, MNIST, FashionMNIST
 from protea.data.sources.spiral import Spiral
 from protea.data.sources.tiny_imagenet import TinyImageNet
+from protea.data.texts import Texts
 from protea.errors import DataError
 from protea.plugins import BUILT_IN, find
 
@@ -197,3 +199,84 @@ def test_flowers102(home: Path) -> None:
     (folder / "setid.mat").write_bytes(b"nothing of the kind")
     with pytest.raises(DataError, match="is damaged"):
         Flowers102().load()
+
+
+TEXTS = (
+    "part,said,about,who\n"
+    'final,"Rain, they say",weather,bo\n'
+    "fit,A goal,sport,al\n"
+    "check,Snow,weather,al\n"
+    'fit,"Two\nlines",sport,cy\n'
+)
+
+
+def test_a_table_of_texts(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(TEXTS)
+    data = Csv(str(tmp_path / "own.csv"), label="about", text="said", key="who").load()
+    assert isinstance(data.x, Texts)
+    assert list(data.x.take(torch.arange(4))) == ["Rain, they say", "A goal", "Snow", "Two\nlines"]
+    assert (data.y.tolist(), data.names, data.tests, data.shape) == ([1, 0, 1, 0], ("sport", "weather"), 0, ())
+    assert data.keys is not None and data.keys.tolist() == [1, 0, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("test", "tests", "first"),
+    [
+        (("final",), 1, "A goal"),
+        (("final", "check"), 2, "A goal"),
+        (("fit",), 2, "Rain, they say"),
+        ((), 0, "Rain, they say"),
+    ],
+)
+def test_a_column_says_which_rows_are_for_testing(
+    tmp_path: Path, test: tuple[str, ...], tests: int, first: str
+) -> None:
+    (tmp_path / "own.csv").write_text(TEXTS)
+    data = Csv(str(tmp_path / "own.csv"), label="about", text="said", split="part", test=test).load()
+    assert isinstance(data.x, Texts)
+    assert (data.tests, data.x[0]) == (tests, first)
+    assert data.y.bincount().tolist() == [2, 2]
+
+
+def test_a_table_of_numbers_may_have_a_test_part_too(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("a,part,y\n1,test,0\n2,train,1\n3,train,0\n")
+    data = Csv(str(tmp_path / "own.csv"), label="y", split="part").load()
+    assert isinstance(data.x, torch.Tensor)
+    assert (data.x.tolist(), data.y.tolist(), data.tests) == ([[2], [3], [1]], [1, 0, 0], 1)
+
+
+def test_a_table_in_another_encoding(tmp_path: Path) -> None:
+    path = str(tmp_path / "own.csv")
+    Path(path).write_bytes("said,about\nGrüße,hi\n".encode("latin-1"))
+    data = Csv(path, label="about", text="said", encoding="latin-1").load()
+    assert isinstance(data.x, Texts) and data.x[0] == "Grüße"
+    with pytest.raises(DataError, match=r'byte 13 does not fit.\n  .*encoding = "latin-1"'):
+        Csv(path, label="about", text="said").load()
+    with pytest.raises(DataError, match="there is no encoding 'latin-one'"):
+        Csv(path, label="about", text="said", encoding="latin-one").load()
+
+
+def test_rows_that_lack_something_are_refused_or_left_out(tmp_path: Path) -> None:
+    path = str(tmp_path / "own.csv")
+    Path(path).write_text(TEXTS.replace("A goal", "").replace("weather,al", ",al"))
+    with pytest.raises(DataError, match=r'line 3, column \'said\': the value is missing.\n.*missing = "drop"'):
+        Csv(path, label="about", text="said").load()
+    data = Csv(path, label="about", text="said", missing="drop").load()
+    assert isinstance(data.x, Texts)
+    assert list(data.x.take(torch.arange(2))) == ["Rain, they say", "Two\nlines"]
+    Path(path).write_text("said,about\n,sport\n")
+    with pytest.raises(DataError, match="has no row in which nothing is missing"):
+        Csv(path, label="about", text="said", missing="drop").load()
+
+
+def test_texts_and_numbers_at_once_are_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "own.csv")
+    Path(path).write_text(TEXTS)
+    for source in (
+        Csv(path, label="about", text="said", features=("who",)),
+        Csv(path, label="about", text="said", standardise=True),
+    ):
+        with pytest.raises(DataError, match=r"are texts \('said'\) or numbers"):
+            source.load()
+    with pytest.raises(DataError, match=r"no column 'parts'.  Did you mean part\?"):
+        Csv(path, label="about", text="said", split="parts").load()

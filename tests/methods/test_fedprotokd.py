@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from protea import Prototypes, Server, SplitModel, Upload, losses
 from protea.data.samples import Samples
+from protea.devices import threads
 from protea.engines.inline import Inline
 from protea.errors import PayloadError, ProteaError
 from protea.evaluation.examine import serve
@@ -26,7 +27,7 @@ from protea.methods.local import Local
 from protea.payload import nbytes, pack
 from protea.rng import Streams
 from protea.training import Training
-from protea.worker import Worker, threads
+from protea.worker import Worker
 
 PUBLIC = len(toy.PUBLIC)
 QUICK: dict[str, Any] = {"actp_epochs": 3, "server_epochs": 2}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from protea import Prototypes, Upload
+from protea.devices import threads
 from protea.engines.inline import Inline
 from protea.federation import Federation
 from protea.methods.fedproto import FedProto
@@ -18,7 +19,7 @@ from protea.methods.fedtgp import FedTGP, TrainablePrototypes, contrast, train_p
 from protea.methods.local import Local
 from protea.rng import Streams
 from protea.server import Server
-from protea.worker import Worker, threads
+from protea.worker import Worker
 
 CROSS = [[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 2.0], [1.0, 0.0]]
 SQUARE = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]

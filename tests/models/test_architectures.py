@@ -12,7 +12,8 @@ from protea.plugins import BUILT_IN
 
 LARGE = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 OF_TORCHVISION = ("googlenet", "mobilenet_v2", "shufflenet_v2_x1_0", "efficientnet_b0")
-SMALL = [name for name in BUILT_IN["architectures"] if name not in (*LARGE, *OF_TORCHVISION)]
+OF_TEXTS = ("bag", "textcnn", "bilstm")
+SMALL = [name for name in BUILT_IN["architectures"] if name not in (*LARGE, *OF_TORCHVISION, *OF_TEXTS)]
 
 
 def parameters(name: str, shape: tuple[int, ...], classes: int, dim: int = 512, **keywords: object) -> dict[str, int]:

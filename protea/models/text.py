@@ -1,0 +1,134 @@
+"""Small models for texts, without pretraining: they learn words from their client's texts alone."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protea.errors import ConfigError
+
+WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]")
+
+
+class Words:
+    """A number for each word, by its checksum: no vocabulary that clients would have to agree on.
+
+    0 stands for no word.  Two words in ``buckets`` may share a number.
+    """
+
+    def __init__(self, buckets: int, length: int) -> None:
+        if buckets < 2 or length < 1:
+            raise ConfigError(f"{buckets} buckets and {length} words: at least 2 and 1 are needed.")
+        self.buckets, self.length = buckets, length
+        self.key, self.shape = f"words/1/{buckets}/{length}", (length,)
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        found = torch.zeros(len(texts), self.length, dtype=torch.int64)
+        for row, text in enumerate(texts):
+            words = WORD.findall(text.lower())[: self.length]
+            if words:
+                found[row, : len(words)] = torch.tensor([self.number(word) for word in words])
+        return found
+
+    def number(self, word: str) -> int:
+        return 1 + zlib.crc32(word.encode("utf-8", "surrogatepass")) % (self.buckets - 1)
+
+
+class TextBody(nn.Module):
+    """Word vectors and what is made of them.  ``view`` is how it wants to see a text."""
+
+    def __init__(self, buckets: int, width: int, length: int) -> None:
+        super().__init__()
+        self.view = Words(buckets, length)
+        self.words = nn.Embedding(buckets, width, padding_idx=0)
+        with torch.no_grad():
+            self.words.weight.mul_(0.1)  # so that words which were never trained say little
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = cut(tokens.long())
+        return self.read(self.words(tokens), tokens > 0)
+
+    def read(self, words: Tensor, there: Tensor) -> Tensor:
+        """Features from word vectors ``(batch, words, width)``, where ``there`` says which are words."""
+        raise NotImplementedError
+
+
+class Bag(TextBody):
+    """The mean of the word vectors, through one layer."""
+
+    def __init__(self, buckets: int, width: int, length: int) -> None:
+        super().__init__(buckets, width, length)
+        self.layer = nn.Linear(width, width)
+
+    def read(self, words: Tensor, there: Tensor) -> Tensor:
+        return F.relu(self.layer(mean(words, there)))
+
+
+class TextCNN(TextBody):
+    """Filters over three, four and five words, each with its largest answer (Kim, EMNLP 2014)."""
+
+    def __init__(self, buckets: int, width: int, length: int, filters: int, dropout: float) -> None:
+        super().__init__(buckets, width, length)
+        # Padded so far that each text has a place without words, whatever longer ones are beside it.
+        self.filters = nn.ModuleList(nn.Conv1d(width, filters, size, padding=size) for size in (3, 4, 5))
+        self.dropout = nn.Dropout(dropout)
+
+    def read(self, words: Tensor, there: Tensor) -> Tensor:
+        words = (words * there.unsqueeze(2)).transpose(1, 2)
+        found: Tensor = self.dropout(torch.cat([F.relu(layer(words)).amax(2) for layer in self.filters], 1))
+        return found
+
+
+class BiLSTM(TextBody):
+    """Two LSTMs, one from either end; the mean of what they say at each word."""
+
+    def __init__(self, buckets: int, width: int, length: int, hidden: int) -> None:
+        super().__init__(buckets, width, length)
+        self.lstm = nn.LSTM(width, hidden, batch_first=True, bidirectional=True)
+
+    def read(self, words: Tensor, there: Tensor) -> Tensor:
+        sizes = there.sum(1).clamp(min=1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(words, sizes, batch_first=True, enforce_sorted=False)
+        said, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=words.shape[1])
+        return mean(said, there)
+
+
+def bag(shape: tuple[int, ...], buckets: int = 20_000, width: int = 128, length: int = 256) -> Bag:
+    """A bag of word vectors; for texts."""
+    return Bag(buckets, width, length)
+
+
+def textcnn(
+    shape: tuple[int, ...],
+    buckets: int = 20_000,
+    width: int = 128,
+    length: int = 256,
+    filters: int = 100,
+    dropout: float = 0.1,
+) -> TextCNN:
+    """Convolutions over words; for texts."""
+    return TextCNN(buckets, width, length, filters, dropout)
+
+
+def bilstm(
+    shape: tuple[int, ...], buckets: int = 20_000, width: int = 128, length: int = 256, hidden: int = 128
+) -> BiLSTM:
+    """An LSTM from either end; for texts."""
+    return BiLSTM(buckets, width, length, hidden)
+
+
+def mean(vectors: Tensor, there: Tensor) -> Tensor:
+    """Over the words of each text; 0 for a text without any."""
+    weights = there.to(vectors.dtype).unsqueeze(2)
+    return (vectors * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+def cut(tokens: Tensor) -> Tensor:
+    """Without the columns at the end in which no text of the batch has a word; one at least is left."""
+    used = (tokens > 0).any(0).nonzero()
+    return tokens[:, : int(used[-1]) + 1 if len(used) else 1]
