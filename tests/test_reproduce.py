@@ -453,7 +453,8 @@ def test_tables_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     with pytest.raises(SystemExit):
         cli.main()
     lines = capsys.readouterr().out.splitlines()
-    shown = {line.split()[0]: line for line in lines if "/table" in line}
+    shown = {line.split()[0]: line for line in reversed(lines) if line.startswith(tuple(f" {name} " for name in NAMES))}
+    shown = dict(reversed(shown.items()))
     assert list(shown) == NAMES
     assert shown["fedpagr/table1"].split()[-7:] == [
         "5",

@@ -58,6 +58,7 @@ class TableFile:
     seeds: PositiveInt | None = None
     choices: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    own: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Preset:
     choices: Sequence[str]  # where the paper is silent, or cannot be followed
     notes: Sequence[str]  # what does not agree within the paper
     needs: Mapping[str, str]
+    own: bool = False  # a table of ours, for which no paper has numbers
 
     def table(self, cell: str, row: str) -> Table:
         """The experiment of a cell and row, as a table of settings."""
@@ -117,7 +119,7 @@ class Preset:
         for word in (*cell.split("/"), row):
             if word in self.needs:
                 return self.needs[word]
-        if all(rows[row][cell].text == NOT_THERE for rows in self.numbers.values() if row in rows):
+        if not self.own and all(rows[row][cell].text == NOT_THERE for rows in self.numbers.values() if row in rows):
             return "The paper has no number here."
         name = self.method(cell, row).partition("@")[0]
         there = name in plugged("methods") or ":" in name
@@ -186,6 +188,7 @@ def preset_of(paper: str, table: str) -> Preset:
         choices=[*whole.choices, *part.choices],
         notes=[*whole.notes, *part.notes],
         needs=whole.needs,
+        own=part.own,
     )
 
 
