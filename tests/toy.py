@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
-from protea import Client, SplitModel
+from protea import Client, Method, SplitModel
 from protea.data.dataset import Dataset
 from protea.data.samples import Samples
 from protea.data.split import Share
+from protea.engines.inline import Inline
+from protea.federation import Federation
 from protea.rng import Streams
 from protea.server import Server
 from protea.training import Training
+from protea.worker import Build, Worker
 
 CLASSES, DIM, CLIENTS = 6, 16, 4
 
@@ -92,3 +97,18 @@ def build(
 
 def server(seed: int = 7) -> Server:
     return Server(CLASSES, DIM, Streams(seed).at("server"), public=Samples(BLOBS, PUBLIC), make=make)
+
+
+def play(
+    method: Method[Any, Any], rounds: int = 3, clients: int = CLIENTS, build: Build = build
+) -> tuple[Worker, Server]:
+    """Some rounds in this process: all clients, and the server, as they are then."""
+    worker, centre = Worker(method, build, seed=7), server()
+    list(Federation(method, Inline(worker), centre, clients, rounds).run())
+    return worker, centre
+
+
+def same_models(a: Worker, b: Worker) -> bool:
+    """Whether all clients have the same weights, to the bit."""
+    pairs = [(a.clients[id].model.state_dict(), b.clients[id].model.state_dict()) for id in a.clients]
+    return all(torch.equal(mine[name], other[name]) for mine, other in pairs for name in mine)

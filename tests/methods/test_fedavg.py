@@ -16,9 +16,7 @@ from torch import nn
 from protea import Client, Experiment, SplitModel, Upload, Weights, config
 from protea.data.samples import Samples
 from protea.data.split import Share
-from protea.engines.inline import Inline
 from protea.errors import ConfigError, PayloadError
-from protea.federation import Federation
 from protea.methods.fedavg import FedAvg
 from protea.methods.fedprox import FedProx
 from protea.models.families import Models
@@ -39,9 +37,7 @@ def draws() -> Iterator[None]:
 
 
 def run(method: Any, clients: int = toy.CLIENTS, rounds: int = 3, **settings: Any) -> tuple[Worker, Server]:
-    worker, server = Worker(method, partial(toy.build, alike=True, **settings), seed=7), toy.server()
-    list(Federation(method, Inline(worker), server, clients, rounds).run())
-    return worker, server
+    return toy.play(method, rounds, clients, partial(toy.build, alike=True, **settings))
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:

@@ -10,9 +10,7 @@ import toy
 from torch import Tensor
 
 from protea import Prototypes, Server, Upload
-from protea.engines.inline import Inline
 from protea.errors import PayloadError
-from protea.federation import Federation
 from protea.methods.feddistill import ClassScores, FedDistill
 from protea.methods.local import Local
 from protea.payload import pack
@@ -32,14 +30,7 @@ def double(*rows: list[float]) -> Tensor:
 
 
 def run(method: Any, rounds: int = 3) -> Worker:
-    worker = Worker(method, toy.build, seed=7)
-    list(Federation(method, Inline(worker), toy.server(), toy.CLIENTS, rounds).run())
-    return worker
-
-
-def same_models(a: Worker, b: Worker) -> bool:
-    pairs = [(a.clients[i].model.state_dict(), b.clients[i].model.state_dict()) for i in a.clients]
-    return all(torch.equal(mine[name], other[name]) for mine, other in pairs for name in mine)
+    return toy.play(method, rounds)[0]
 
 
 def test_a_sample_taught_by_its_own_answer_has_no_slope():
@@ -120,14 +111,14 @@ def test_before_the_first_round_there_is_nothing_to_send():
 
 
 def test_without_weight_it_is_local_training_to_the_bit_and_so_is_its_first_round():
-    assert same_models(run(FedDistill(weight=0.0)), run(Local()))
-    assert same_models(run(FedDistill(), rounds=1), run(Local(), rounds=1))
-    assert not same_models(run(FedDistill(), rounds=2), run(Local(), rounds=2))
+    assert toy.same_models(run(FedDistill(weight=0.0)), run(Local()))
+    assert toy.same_models(run(FedDistill(), rounds=1), run(Local(), rounds=1))
+    assert not toy.same_models(run(FedDistill(), rounds=2), run(Local(), rounds=2))
 
 
 @pytest.mark.parametrize("changed", [{"weight": 0.5}, {"taken": "after"}, {"others": True}, {"targets": "raw"}])
 def test_each_setting_counts(changed: dict[str, Any]):
-    assert not same_models(run(FedDistill(), rounds=2), run(FedDistill(**changed), rounds=2))
+    assert not toy.same_models(run(FedDistill(), rounds=2), run(FedDistill(**changed), rounds=2))
 
 
 def test_scores_are_those_while_training_or_those_afterwards():

@@ -202,33 +202,28 @@ def run(method: Any, rounds: int = 2, start: Any = None) -> tuple[Worker, Server
     return worker, server
 
 
-def same_models(a: Worker, b: Worker) -> bool:
-    pairs = [(a.clients[i].model.state_dict(), b.clients[i].model.state_dict()) for i in a.clients]
-    return all(torch.equal(mine[name], other[name]) for mine, other in pairs for name in mine)
-
-
 def test_without_generated_features_it_is_lg_fedavg_from_the_same_head_to_the_bit():
     def same_head(server: Server) -> None:
         server.memory["head"] = server.memory["expected"]  # made by the same draws
 
     averaged, server = run(LGFedAvg(), start=same_head)
     alone, other = run(FedGen(weight=0.0, server_steps=2))
-    assert same_models(alone, averaged)
+    assert toy.same_models(alone, averaged)
     assert torch.equal(other.memory["head"].weight, server.memory["head"].tensors["weight"])
-    assert not same_models(run(FedGen(server_steps=2))[0], averaged)
+    assert not toy.same_models(run(FedGen(server_steps=2))[0], averaged)
 
 
 def test_a_weight_too_small_to_count_changes_nothing_as_the_generator_draws_from_a_stream_of_its_own():
     """The toy's client 1 has dropout."""
-    assert same_models(
+    assert toy.same_models(
         run(FedGen(weight=1e-30, match=1e-30, server_steps=2))[0], run(FedGen(weight=0.0, server_steps=2))[0]
     )
 
 
 def test_a_generator_that_begins_in_the_second_round_is_not_heard_in_the_first():
     without = run(FedGen(weight=0.0, server_steps=2), rounds=1)[0]
-    assert same_models(run(FedGen(begin="second", server_steps=2), rounds=1)[0], without)
-    assert not same_models(run(FedGen(begin="first", server_steps=2), rounds=1)[0], without)
+    assert toy.same_models(run(FedGen(begin="second", server_steps=2), rounds=1)[0], without)
+    assert not toy.same_models(run(FedGen(begin="first", server_steps=2), rounds=1)[0], without)
 
 
 def client_and_server(method: FedGen, round: int = 1, id: int = 2, **how: Any) -> tuple[Client, HeadAndGenerator]:

@@ -91,9 +91,7 @@ def test_twice_the_learning_rate_is_twice_the_first_step():
 
 
 def run(method: FedGH, rounds: int) -> tuple[Worker, Server]:
-    worker, server = Worker(method, toy.build, seed=7), toy.server()
-    list(Federation(method, Inline(worker), server, toy.CLIENTS, rounds).run())
-    return worker, server
+    return toy.play(method, rounds, toy.CLIENTS, toy.build)
 
 
 def test_in_the_authors_code_the_head_stays_what_it_was_for_ever():

@@ -10,15 +10,12 @@ from torch import Tensor
 
 from protea import Client, Server, Upload, config
 from protea.data.samples import Samples
-from protea.engines.inline import Inline
 from protea.errors import ConfigError, PayloadError
-from protea.federation import Federation
 from protea.methods.fedmd import Answers, Consensus, FedMD
 from protea.methods.local import Local
 from protea.payload import nbytes, pack, unpack
 from protea.rng import Streams
 from protea.training import Training
-from protea.worker import Worker
 
 PUBLIC = len(toy.PUBLIC)
 ONE_STEP = Training(epochs=1, batch=1000, lr=1e-9)
@@ -33,8 +30,7 @@ def one_seed():
 
 def run(method: Any, rounds: int = 2, clients: int = toy.CLIENTS) -> tuple[dict[str, Tensor], Server]:
     """All tensors of the clients' models, and the server, after some rounds."""
-    worker, server = Worker(method, toy.build, seed=7), toy.server()
-    list(Federation(method, Inline(worker), server, clients, rounds).run())
+    worker, server = toy.play(method, rounds, clients)
     return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}, server
 
 

@@ -13,9 +13,7 @@ import toy
 from torch import Tensor, nn
 
 from protea import Client, Experiment, Prototypes, SplitModel, Upload, Weights, config
-from protea.engines.inline import Inline
 from protea.errors import ConfigError, PayloadError
-from protea.federation import Federation
 from protea.methods.fednh import BodyAndPrototypes, FedNH, load, trained, unit
 from protea.models.families import Models
 from protea.models.nearest import Nearest
@@ -32,9 +30,7 @@ def draws() -> Iterator[None]:
 
 
 def run(method: Any, rounds: int = 2) -> tuple[Worker, Server]:
-    worker, server = Worker(method, partial(toy.build, alike=True), seed=7), toy.server()
-    list(Federation(method, Inline(worker), server, toy.CLIENTS, rounds).run())
-    return worker, server
+    return toy.play(method, rounds, toy.CLIENTS, partial(toy.build, alike=True))
 
 
 def started(method: FedNH) -> tuple[Server, Client]:

@@ -9,9 +9,7 @@ import toy
 from torch import Tensor, nn
 
 from protea import Client, Prototypes, Upload
-from protea.engines.inline import Inline
 from protea.errors import ClientError, PayloadError
-from protea.federation import Federation
 from protea.methods.fedpcl import FedPCL, PrototypesOfAll
 from protea.models.nearest import Nearest
 from protea.payload import nbytes, pack, unpack
@@ -30,9 +28,7 @@ def one_seed():
 
 
 def run(method: Any, build: Any = toy.build, rounds: int = 3) -> tuple[Worker, Server]:
-    worker, server = Worker(method, build, seed=7), toy.server()
-    list(Federation(method, Inline(worker), server, toy.CLIENTS, rounds).run())
-    return worker, server
+    return toy.play(method, rounds, toy.CLIENTS, build)
 
 
 def with_adapter(id: int, streams: Streams, **options: Any) -> Client:

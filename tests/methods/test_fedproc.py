@@ -12,9 +12,7 @@ from test_methods import ENGINES, Forgetful, play
 from torch import nn
 
 from protea import Client, Experiment, Needs, Prototypes, Upload, Weights, config
-from protea.engines.inline import Inline
 from protea.errors import ConfigError, PayloadError
-from protea.federation import Federation
 from protea.methods.fedproc import CentresAndModel, FedProc, contrast, unit
 from protea.methods.local import Local
 from protea.models.families import Models
@@ -36,14 +34,7 @@ def alike(id: int, streams: Streams) -> Client:
 
 
 def run(method: Any, build: Any = toy.build, clients: int = toy.CLIENTS, rounds: int = 3) -> tuple[Worker, Server]:
-    worker, server = Worker(method, build, seed=7), toy.server()
-    list(Federation(method, Inline(worker), server, clients, rounds).run())
-    return worker, server
-
-
-def same_models(a: Worker, b: Worker) -> bool:
-    pairs = [(a.clients[i].model.state_dict(), b.clients[i].model.state_dict()) for i in a.clients]
-    return all(torch.equal(mine[name], other[name]) for mine, other in pairs for name in mine)
+    return toy.play(method, rounds, clients, build)
 
 
 def test_contrast_of_one_sample():
@@ -138,8 +129,8 @@ def test_clients_send_means_of_directions():
 
 def test_cross_entropy_alone_is_local_training_to_the_bit():
     alone = run(Local())[0]
-    assert same_models(run(FedProc(horizon=1))[0], alone)
-    assert not same_models(run(FedProc(horizon=3))[0], alone)
+    assert toy.same_models(run(FedProc(horizon=1))[0], alone)
+    assert not toy.same_models(run(FedProc(horizon=3))[0], alone)
 
 
 def test_the_contrast_turns_features_to_their_centres():

@@ -16,16 +16,13 @@ from torch import Tensor
 
 from protea import Client, Experiment, Weights, config
 from protea.data.split import Share
-from protea.engines.inline import Inline
 from protea.errors import ConfigError, PayloadError
-from protea.federation import Federation
 from protea.methods.fedavg import FedAvg
 from protea.methods.feduv import FedUV, crowding, sameness
 from protea.models.families import Models
 from protea.rng import Streams
 from protea.server import Server
 from protea.training import Training
-from protea.worker import Worker
 
 SURE = 1e4  # a score so high that its class has all the probability
 
@@ -37,10 +34,7 @@ def draws() -> Iterator[None]:
 
 
 def run(method: Any, rounds: int = 2) -> Server:
-    server = toy.server()
-    worker = Worker(method, partial(toy.build, alike=True), seed=7)
-    list(Federation(method, Inline(worker), server, toy.CLIENTS, rounds).run())
-    return server
+    return toy.play(method, rounds, build=partial(toy.build, alike=True))[1]
 
 
 def client_with(rows: Tensor | None = None, training: Training | None = None) -> Client:

@@ -9,9 +9,7 @@ import torch
 import toy
 
 from protea import Upload, Weights, losses
-from protea.engines.inline import Inline
 from protea.errors import PayloadError
-from protea.federation import Federation
 from protea.methods.fml import FML
 from protea.methods.lg_fedavg import LGFedAvg
 from protea.methods.local import Local
@@ -19,19 +17,12 @@ from protea.worker import Worker
 
 
 def run(method: Any, clients: int = toy.CLIENTS, rounds: int = 3) -> Worker:
-    worker = Worker(method, toy.build, seed=7)
-    list(Federation(method, Inline(worker), toy.server(), clients, rounds).run())
-    return worker
-
-
-def same_models(a: Worker, b: Worker) -> bool:
-    pairs = [(a.clients[i].model.state_dict(), b.clients[i].model.state_dict()) for i in a.clients]
-    return all(torch.equal(mine[name], other[name]) for mine, other in pairs for name in mine)
+    return toy.play(method, rounds, clients)[0]
 
 
 def test_lg_fedavg_with_one_client_is_local_training_to_the_bit():
-    assert same_models(run(LGFedAvg(), clients=1), run(Local(), clients=1))
-    assert not same_models(run(LGFedAvg()), run(Local()))
+    assert toy.same_models(run(LGFedAvg(), clients=1), run(Local(), clients=1))
+    assert not toy.same_models(run(LGFedAvg()), run(Local()))
 
 
 def test_lg_fedavg_weighs_heads_by_samples_or_equally():
@@ -64,8 +55,8 @@ def test_lg_fedavg_refuses_a_head_of_another_shape():
 
 def test_fml_that_listens_to_labels_only_is_local_training_of_the_private_model_to_the_bit():
     """The toy's meme has dropout: its draws must not disturb the private model's."""
-    assert same_models(run(FML(alpha=1.0, beta=1.0)), run(Local()))
-    assert not same_models(run(FML()), run(Local()))
+    assert toy.same_models(run(FML(alpha=1.0, beta=1.0)), run(Local()))
+    assert not toy.same_models(run(FML()), run(Local()))
 
 
 def test_fml_averages_memes_and_clients_start_from_the_average():
