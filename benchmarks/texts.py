@@ -19,24 +19,6 @@ from protea.models import Member, build
 from protea.models.hf import FrozenView
 from protea.training import Training
 
-    "patient",
-    "admitted",
-    "with",
-    "chest",
-    "pain",
-    "and",
-    "fever",
-    "treated",
-    "for",
-    "pneumonia",
-    "discharged",
-    "home",
-    "in",
-    "stable",
-    "condition",
-    "today",
-]
-
 SAID = "the patient was admitted with chest pain and fever, treated for pneumonia and discharged in stable condition"
 WORDS = SAID.split()
 

@@ -46,7 +46,7 @@ class Client:
     memory: Memory = field(default_factory=Memory)
     losses: list[float] = field(default_factory=list)  # of the fits of this round, for the record
     _seen: tuple[object, tuple[Tensor, Tensor]] | None = field(default=None, repr=False)
-    _asides: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    _asides: dict[str, list[Tensor]] = field(default_factory=dict, repr=False)
 
     def begin(self, round: int, rng: Streams) -> None:
         """Be ready for a job of ``round``, whose draws come from ``rng``."""
@@ -68,6 +68,11 @@ class Client:
         data = self.train if data is None else data
         plan, modules = self.training, [self.model, *also]
         lr = plan.rate(self.round, self.rounds)
+        if not any(p.requires_grad for m in modules for p in m.parameters()):
+            raise ClientError(
+                f"client {self.id}, round {self.round}: nothing of {self.model.name} trains; it has no weights, or all "
+                f"are frozen.  Set models.adapter=linear or projector."
+            )
         optimizer = plan.make_optimizer((p for m in modules for p in m.parameters()), lr)
         rng = self.rng.at("fit", len(self.losses))
         set_training(modules, single=plan.batch == 1 or len(data) == 1)
@@ -153,14 +158,28 @@ class Client:
 
         So a second model at work beside the client's own does not change what that one draws.
         """
-        before = torch.get_rng_state()
-        state = self._asides.get(name)
-        torch.set_rng_state(self.rng.generator(f"aside/{name}").get_state() if state is None else state)
+        own = f"aside/{name}"
+        before, state = self._draws(), self._asides.get(name)
+        if state is None:
+            torch.set_rng_state(self.rng.generator(own).get_state())
+            if self.device.type == "cuda":
+                torch.cuda.manual_seed(self.rng.seed(own))
+        else:
+            self._set_draws(state)
         try:
             yield
         finally:
-            self._asides[name] = torch.get_rng_state()
-            torch.set_rng_state(before)
+            self._asides[name] = self._draws()
+            self._set_draws(before)
+
+    def _draws(self) -> list[Tensor]:
+        """Where the default generators are: the CPU's, and that of the client's GPU."""
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else [])]
+
+    def _set_draws(self, states: list[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if len(states) > 1:
+            torch.cuda.set_rng_state(states[1], self.device)
 
     @property
     def own(self) -> Tensor:

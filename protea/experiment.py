@@ -84,6 +84,8 @@ def prepare(experiment: Experiment, given: Given | None = None) -> Recipe:
         augment=data.augment if data.augment.crop or data.augment.flip else None,
         rounds=experiment.rounds,
         device=place,
+        gives_public=experiment.method.needs.public_data,
+        gives_test=experiment.evaluation.shared != "never",
     )
     with Streams(experiment.seed).default("try"):
         for index, member in enumerate(recipe.members):

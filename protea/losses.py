@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from protea.prototypes import Prototypes
@@ -26,6 +27,16 @@ def pull(z: Tensor, y: Tensor, prototypes: Prototypes, metric: Distance = "mse")
         return lengths.mean()
     squared: Tensor = away.square().sum(1).mean()
     return squared / z.shape[1] if metric == "mse" else squared
+
+
+def contrast(z: Tensor, y: Tensor, prototypes: Prototypes, temperature: float = 1.0) -> Tensor:
+    """Cross entropy over the cosines between features and prototypes, mean over the batch.
+
+    Classes without a prototype are left out; a sample of such a class adds nothing, yet counts in the mean.
+    """
+    known = prototypes.present[y]
+    near = prototypes.scores(z[known], "cosine") / temperature
+    return F.cross_entropy(near, y[known], reduction="sum") / len(y)
 
 
 def divergence(first: Tensor, second: Tensor, temperature: float = 1.0) -> Tensor:

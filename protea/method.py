@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from protea.server import Server
 
 Down = TypeVar("Down", bound=Payload | None)
 Up = TypeVar("Up", bound=Payload | None)
+Average = Literal["samples", "uniform"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,13 @@ class Needs:
     same_architecture: bool = False
     same_head: bool = False
     public_data: bool = False
+    public_labels: bool = False  # of the public data
     server_model: bool = False
+
+
+def counted(uploads: Sequence[Upload[Any]], average: Average) -> list[float] | None:
+    """How much each upload counts in a mean: by its client's samples, or (None) all alike."""
+    return [float(upload.samples) for upload in uploads] if average == "samples" else None
 
 
 class Method(Generic[Down, Up]):
@@ -50,7 +57,7 @@ class Method(Generic[Down, Up]):
     """
 
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name -> fields that differ from the default
-    family: ClassVar[str] = "-"  # by what is shared: "prototypes", "weights", ..., for lists
+    family: ClassVar[str] = "-"  # by what is shared: "class vectors", "weights", ..., for lists
     exchanges: ClassVar[str] = "-"  # in plain words, for lists
     down: ClassVar[type[Any]]
     up: ClassVar[type[Any]]

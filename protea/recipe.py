@@ -34,6 +34,8 @@ class Recipe:
     augment: Augment | None = None
     rounds: int = 1
     device: str = "cpu"
+    gives_public: bool = True  # public samples to clients, which may be long in the reading
+    gives_test: bool = True  # the shared test set likewise
 
     @cached_property
     def data(self) -> Federated:
@@ -90,8 +92,8 @@ class Recipe:
             train=self.samples(share.train, model.view),
             validation=self.samples(share.validation, model.view),
             test=self.samples(share.test, model.view),
-            public=self.public(model.view),
-            shared_test=self.shared_test(model.view),
+            public=self.public(model.view) if self.gives_public else None,
+            shared_test=self.shared_test(model.view) if self.gives_test else None,
             classes=self.data.dataset.classes,
             dim=self.models.dim,
             rng=streams,

@@ -39,7 +39,9 @@ class Weights(Payload):
         })  # fmt: skip
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
-        """What the module makes of ``x`` with these weights; it keeps its own."""
+        """What the module makes of ``x`` with these weights; it keeps its own, and lends its buffers if need be."""
+        if lacking := {name for name, _ in module.named_parameters()} - self.tensors.keys():
+            raise PayloadError(f"Weights {min(lacking)!r}: nothing arrived.")
         out: Tensor = functional_call(module, dict(self.tensors), x)
         return out
 
@@ -57,7 +59,7 @@ class Weights(Payload):
 
         Whole numbers (BatchNorm's step counter) cannot be averaged and are the largest seen.
         """
-        shares = [1.0] * len(parts) if samples is None or not any(samples) else list(samples)
+        shares = [1.0] * len(parts) if samples is None else list(samples)
         total = sum(shares)
         return cls(
             {name: _mean([p.tensors[name] for p in parts], [s / total for s in shares]) for name in parts[0].tensors}

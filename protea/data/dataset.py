@@ -10,6 +10,8 @@ from torch import Tensor
 from protea.data.texts import Texts
 from protea.errors import DataError
 
+PIECE = 1024  # samples that are looked at in one go
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -38,9 +40,12 @@ class Dataset:
             raise DataError(
                 f"Labels run from {low} to {high}; with {self.classes} classes they must be 0 to {self.classes - 1}."
             )
-        if isinstance(self.x, Tensor) and self.x.is_floating_point() and not torch.isfinite(self.x).all():
-            row = int((~torch.isfinite(self.x)).flatten(1).any(1).nonzero()[0])
-            raise DataError(f"Input {row} holds a value that is not finite (nan or inf).  Remove or impute it.")
+        if isinstance(self.x, Tensor) and self.x.is_floating_point():
+            for start in range(0, len(self), PIECE):  # inputs may be mapped from disk, and larger than memory
+                bad = ~torch.isfinite(self.x[start : start + PIECE]).flatten(1).all(1)
+                if bad.any():
+                    row = start + int(bad.nonzero()[0])
+                    raise DataError(f"Input {row} holds a value that is not finite (nan or inf).  Remove or impute it.")
 
     @property
     def classes(self) -> int:

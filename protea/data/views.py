@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from protea.data.dataset import Dataset
@@ -21,6 +22,7 @@ from protea.devices import threads
 from protea.errors import ConfigError
 
 TOGETHER = 64  # texts that are looked at in one go
+SPARE = 1 << 28  # bytes that stay free on a disk
 
 
 class View(Protocol):
@@ -63,15 +65,11 @@ def refuse_unread(dataset: Dataset, view: View | None) -> None:
 def look(texts: Texts, rows: Tensor, view: View, cache: Path | None = None) -> Tensor:
     """What the view makes of these texts: from disk where it was made before."""
     name = hashlib.blake2b(f"{view.key}/{texts.digest(rows)}".encode(), digest_size=16).hexdigest()
-    path = (cache or folder()) / f"{name}.safetensors"
+    path = (cache or folder()) / f"{name}.npy"
     found = _mapped(path, len(rows), view)
-    if found is not None:
-        return found
-    with threads(1):  # whoever makes it, in whatever process, makes the same
-        made = torch.cat([view(list(texts.take(part))) for part in rows.split(TOGETHER)])
-    _keep(made, path)
-    found = _mapped(path, len(rows), view)
-    return made if found is None else found
+    if found is None:
+        found = _made(texts, rows, view, path)
+    return found
 
 
 def folder() -> Path:
@@ -82,23 +80,45 @@ def folder() -> Path:
 
 def _mapped(path: Path, count: int, view: View) -> Tensor | None:
     try:
-        with safe_open(path, framework="pt") as file:
-            found: Tensor = file.get_tensor("x")
-    except (OSError, SafetensorError):  # not there, or damaged: it is made anew
+        found = torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+    except (OSError, ValueError, EOFError, TypeError):  # not there, or damaged: it is made anew
         return None
     return found if found.shape == (count, *view.shape) else None
 
 
-def _keep(x: Tensor, path: Path) -> None:
-    """Write it under another name first; a disk that cannot take it costs time later, and nothing else."""
+def _made(texts: Texts, rows: Tensor, view: View, path: Path) -> Tensor:
+    """Written piece by piece into a file that is mapped, under another name first.
+
+    A disk that cannot take it costs memory, and time later; nothing else.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(OSError, SafetensorError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        save_file({"x": x.contiguous()}, partial)
-        partial.chmod(0o600)
-        partial.replace(path)
+    target: np.ndarray[Any, Any] | None = None
+    with threads(1):  # whoever makes it, in whatever process, makes the same
+        for start in range(0, len(rows), TOGETHER):
+            part = view(list(texts.take(rows[start : start + TOGETHER]))).numpy()
+            if target is None:
+                target = _room(partial, (len(rows), *view.shape), part.dtype)
+            target[start : start + len(part)] = part
+    assert target is not None  # a data set is never empty
     with contextlib.suppress(OSError):
-        partial.unlink()
+        if isinstance(target, np.memmap):
+            target.flush()
+        partial.replace(path)
+    return torch.from_numpy(target)
+
+
+def _room(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """A new array in a file for its owner only, or in memory if that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
+        free = shutil.disk_usage(path.parent).free
+        if free > math.prod(shape) * dtype.itemsize + SPARE:
+            return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        path.unlink()
+    except OSError:
+        pass
+    return np.empty(shape, dtype)
 
 
 class Blank:

@@ -93,7 +93,7 @@ class Fed2PKD(Method[PublicTask, PublicView]):
             z = model.features(x)
             value = F.cross_entropy(model.head(z), y)
             if known is not None and self.contrast:
-                value = value + self.contrast * self.distinguish(z, y, known)
+                value = value + self.contrast * losses.contrast(z, y, known, 2 * self.temperature)  # see nearness
             if public is not None and target is not None:
                 value = value + self.alignment * (1 - F.cosine_similarity(model.features(public), target)).mean() / 2
             return value
@@ -103,13 +103,11 @@ class Fed2PKD(Method[PublicTask, PublicView]):
         features, _ = client.outputs(model.features, ask)
         return PublicView(client.prototypes(), features, model.head(features).detach().log_softmax(1))
 
-    def distinguish(self, z: Tensor, y: Tensor, prototypes: Prototypes) -> Tensor:
-        """Cross entropy over angles to prototypes; a sample of a class without one adds nothing."""
-        known = prototypes.present[y]
-        return F.cross_entropy(self.nearness(z[known], prototypes), y[known], reduction="sum") / len(y)
-
     def nearness(self, z: Tensor, prototypes: Prototypes) -> Tensor:
-        """Cosines, moved to the range from 0 to 1, over the temperature."""
+        """Cosines, moved to the range from 0 to 1, over the temperature.
+
+        To a softmax that is the same as cosines over twice the temperature.
+        """
         return (prototypes.scores(z, "cosine") + 1) / 2 / self.temperature
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[PublicView]]) -> None:
@@ -121,7 +119,8 @@ class Fed2PKD(Method[PublicTask, PublicView]):
         weights = torch.stack([self.trust(*pair, prototypes) for pair in zip(features, scores, strict=True)])
         fused = blend(features, weights)
         if self.student:
-            self.teach(server, task.ask, fused, blend(scores.exp(), weights).log())
+            said = blend(scores.softmax(2), weights)  # whatever was sent, probabilities
+            self.teach(server, task.ask, fused, said.clamp(min=1e-30).log())
         server.memory["task"] = PublicTask(draw(server, self.samples), task.ask, fused, prototypes)
 
     def trust(self, features: Tensor, scores: Tensor, prototypes: Prototypes) -> Tensor:

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from protea import Client, Method, Needs, Server, SplitModel, Upload, Weights
 from protea.client import Loss
+from protea.method import Average, counted
 
 
 @dataclass(frozen=True)
 class FedAvg(Method[Weights, Weights]):
     """Algorithm 1.  Methods that only add to the loss derive from it."""
 
-    average: Literal["samples", "uniform"] = "samples"
+    average: Average = "samples"
     statistics: Literal["shared", "own"] = "shared"  # of BatchNorm: averaged too, or each client's own
     answer: Literal["global", "own"] = "global"  # by the average, or by what the client made of the last one it got
 
@@ -47,8 +48,7 @@ class FedAvg(Method[Weights, Weights]):
         return lambda x, y: F.cross_entropy(client.model(x), y)
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Weights]]) -> None:
-        samples = [u.samples for u in uploads] if self.average == "samples" else None
-        mean = Weights.mean([u.payload for u in uploads], samples)
+        mean = Weights.mean([u.payload for u in uploads], counted(uploads, self.average))
         mean.load_into(server.memory["model"], buffers=self.statistics == "shared")
 
     def check(self, server: Server, up: Weights) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from protea import Client, Method, Needs, Payload, Server, Upload, Weights, losses
 from protea.errors import PayloadError
+from protea.method import Average, counted
 from protea.training import Training
 
 
@@ -70,7 +71,7 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
     diversity: NonNegativeFloat = 0.0  # weight of features being as different as their noise
     judges: Literal["together", "apart"] = "together"  # the heads' mean scores, or each head by its share of the class
     keep: bool = True  # the trained generator; HtFLlib throws it away and sends the first one for ever
-    average: Literal["samples", "uniform"] = "samples"  # of heads
+    average: Average = "samples"  # of heads
 
     family = "weights"
     exchanges = "heads, label counts; a generator down"
@@ -149,8 +150,7 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
         server.memory["generator_loss"] = server.fit(loss, generator, rows=rows, plan=plan)
         if not self.keep:
             before.load_into(generator)
-        weights = [u.samples for u in uploads] if self.average == "samples" else None
-        Weights.mean([u.payload.head for u in uploads], weights).load_into(head, buffers=False)
+        Weights.mean([u.payload.head for u in uploads], counted(uploads, self.average)).load_into(head, buffers=False)
 
     def check(self, server: Server, up: HeadAndLabels) -> None:
         up.head.check_like(Weights.of(server.memory["head"], buffers=False))

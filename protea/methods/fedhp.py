@@ -18,7 +18,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Payload, Prototypes, Server, Upload
-from protea.models.nearest import Nearest
+from protea.models.nearest import Nearest, nearest_head
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ class FedHP(Method[PrototypesAndAnchors, Prototypes]):
 
     def local_update(self, client: Client, down: PrototypesAndAnchors | None) -> Prototypes:
         assert down is not None  # there are anchors from the start
-        head = client.model.head
-        assert isinstance(head, Nearest)
+        head = nearest_head(client.model)
         head.set(down.prototypes)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -98,8 +97,7 @@ class FedHP(Method[PrototypesAndAnchors, Prototypes]):
 
     def trained(self, client: Client) -> bool:
         """Whether a client has had prototypes yet; at first all of its own are zero."""
-        head = client.model.head
-        return isinstance(head, Nearest) and bool(head.vectors.any())
+        return bool(nearest_head(client.model).vectors.any())
 
     def prototypes(self, down: PrototypesAndAnchors | None) -> Prototypes | None:
         return None if down is None else down.prototypes

@@ -51,8 +51,11 @@ class FedMD(Method[Consensus, Answers]):
 
     family = "public data"
     exchanges = "scores on public samples"
-    needs = Needs(public_data=True)
     variants = {"paper": {"public_epochs": 20, "private_epochs": 25}}
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(public_data=True, public_labels=self.public_epochs > 0)
 
     def start_server(self, server: Server) -> None:
         server.memory["consensus"] = Consensus(draw(server, self.samples))

@@ -18,7 +18,8 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, SplitModel, Upload, Weights
-from protea.models.nearest import Nearest
+from protea.method import Average, counted
+from protea.models.nearest import Nearest, nearest_head
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
     smoothing: Annotated[float, Field(ge=0, le=1)] = 0.9
     scale: PositiveFloat = 1.0  # the paper's s, of cosines to scores; where it starts, if it learns: slowly, from 1
     scale_learns: bool = True
-    average: Literal["uniform", "samples"] = "uniform"  # of models; prototypes count by their samples
+    average: Average = "uniform"  # of models; prototypes count by their samples
     answer: Literal["global", "own"] = "global"
 
     family = "weights"
@@ -43,13 +44,12 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
     variants = {"fixed-scale": {"scale": 30.0, "scale_learns": False}}
 
     def start_server(self, server: Server) -> None:
-        vectors = torch.empty(server.classes, server.dim, device=server.device)
-        model = self.equipped(server.make("smallest"), F.normalize(nn.init.orthogonal_(vectors), dim=1))
-        server.memory["model"] = model
+        vectors = F.normalize(nn.init.orthogonal_(torch.empty(server.classes, server.dim)), dim=1)
+        server.memory["model"] = self.equipped(server.make("smallest"), vectors.to(server.device))
 
     def start_client(self, client: Client) -> None:
         self.equipped(client.model, torch.zeros(client.classes, client.dim, device=client.device))
-        head_of(client.model).counts.zero_()  # it knows no class before its first round
+        nearest_head(client.model).counts.zero_()  # it knows no class before its first round
 
     def equipped(self, model: SplitModel, vectors: Tensor) -> SplitModel:
         model.head = Nearest(vectors, "cosine", scale=self.scale, scale_learns=self.scale_learns)
@@ -69,8 +69,7 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[BodyAndPrototypes]]) -> None:
         model = server.memory["model"]
-        samples = [u.samples for u in uploads] if self.average == "samples" else None
-        body = Weights.mean([u.payload.body for u in uploads], samples)
+        body = Weights.mean([u.payload.body for u in uploads], counted(uploads, self.average))
         local = unit(Prototypes.mean([unit(u.payload.prototypes) for u in uploads], "count"))
         moved = self.smoothing * model.head.vectors + (1 - self.smoothing) * local.vectors
         vectors = torch.where(local.present.unsqueeze(1), F.normalize(moved, dim=1), model.head.vectors)
@@ -106,9 +105,4 @@ def trained(model: SplitModel) -> Weights:
 def load(model: SplitModel, parts: BodyAndPrototypes) -> None:
     parts.body.check_like(trained(model))
     model.load_state_dict(dict(parts.body.tensors), strict=False)
-    head_of(model).set(parts.prototypes)
-
-
-def head_of(model: SplitModel) -> Nearest:
-    assert isinstance(model.head, Nearest)  # since start_client, or start_server
-    return model.head
+    nearest_head(model).set(parts.prototypes)

@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from protea import Client, Method, Payload, Prototypes, Server, Upload
-from protea.errors import ClientError
-from protea.models.nearest import Nearest
+from protea import Client, Method, Payload, Prototypes, Server, Upload, losses
+from protea.models.nearest import Nearest, nearest_head
 
 
 @dataclass(frozen=True)
@@ -49,20 +48,13 @@ class FedPCL(Method[PrototypesOfAll, Prototypes]):
         client.model.head = Nearest(torch.zeros(client.classes, client.dim, device=client.device), "cosine")
         if self.body == "frozen":
             client.model.body.requires_grad_(False)
-        learns = "adapter" if self.body == "frozen" else "body and adapter"
-        if not any(p.requires_grad for part in (client.model.body, client.model.adapter) for p in part.parameters()):
-            raise ClientError(
-                f"client {client.id}: FedPCL trains {learns} only, where {client.model.name} has no weights.\n"
-                f"  Set models.adapter=linear or models.adapter=projector, or method.body=trained."
-            )
 
     def broadcast(self, server: Server, client: int) -> PrototypesOfAll | None:
         return server.memory.get("prototypes")
 
     def local_update(self, client: Client, down: PrototypesOfAll | None) -> Prototypes:
         """In the first round there is nothing to be drawn to, and clients only send what they have."""
-        head = client.model.head
-        assert isinstance(head, Nearest)
+        head = nearest_head(client.model)
         if down is not None:
             self.train(client, down)
         z, y = client.features()
@@ -78,17 +70,13 @@ class FedPCL(Method[PrototypesOfAll, Prototypes]):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = client.model.features(x)
-            values = torch.stack([self.contrast(z, y, part) for part in each])
+            values = torch.stack([losses.contrast(z, y, part, self.temperature) for part in each])
             single = values.mean() if self.over == "mean" else values.sum()
-            return single if self.terms == "each" else single + self.contrast(z, y, down.mean)  # Eq. 7
+            if self.terms == "each":
+                return single
+            return single + losses.contrast(z, y, down.mean, self.temperature)  # Eq. 7
 
         client.fit(loss)
-
-    def contrast(self, z: Tensor, y: Tensor, prototypes: Prototypes) -> Tensor:
-        """Cross entropy over cosines, mean over the batch; samples of unknown classes add nothing."""
-        known = prototypes.present[y]
-        near = prototypes.scores(z[known], "cosine") / self.temperature
-        return F.cross_entropy(near, y[known], reduction="sum") / len(y)
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
         parts = {str(u.client): u.payload for u in uploads}
@@ -97,8 +85,7 @@ class FedPCL(Method[PrototypesOfAll, Prototypes]):
 
     def predict(self, client: Client, x: Tensor, down: PrototypesOfAll | None) -> Tensor:
         """The class whose prototype is at the smallest angle."""
-        head = client.model.head
-        assert isinstance(head, Nearest)
+        head = nearest_head(client.model)
         if down is not None and (self.answer == "global" or not head.vectors.any()):
             return down.mean.scores(client.model.features(x), "cosine")
         return super().predict(client, x, down)

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor
 
-from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, Weights
+from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, Weights, losses
 from protea.errors import PayloadError
 from protea.prototypes import Weighting
 
@@ -63,7 +62,7 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = client.model.features(x)
             value = F.cross_entropy(client.model.head(z), y)
-            return value if alpha == 1 else alpha * value + (1 - alpha) * contrast(z, y, down.centres)
+            return value if alpha == 1 else alpha * value + (1 - alpha) * losses.contrast(z, y, down.centres)
 
         client.fit(loss)
         z, y = client.features()
@@ -98,16 +97,6 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
 
     def prototypes(self, down: CentresAndModel | None) -> Prototypes | None:
         return down.centres if down is not None and down.centres.present.any() else None
-
-
-def contrast(z: Tensor, y: Tensor, centres: Prototypes) -> Tensor:
-    """Cross entropy over the cosines between features and centres, mean over the batch; no temperature.
-
-    Classes without a centre are left out; a sample of such a class adds nothing, yet counts in the mean.
-    """
-    cosines = (unit(z) @ centres.vectors.T).masked_fill(~centres.present, -torch.inf)
-    known = centres.present[y]
-    return F.cross_entropy(cosines[known], y[known], reduction="sum") / len(y)
 
 
 def unit(z: Tensor) -> Tensor:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
 from protea import Client, Method, Server, Upload, Weights, losses
+from protea.method import Average, counted
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -32,7 +33,7 @@ class FML(Method[Weights, Weights]):
     alpha: Share = 0.5
     beta: Share = 0.5
     meme: str = "smallest"  # architecture; "smallest" takes the family's smallest
-    average: Literal["uniform", "samples"] = "uniform"
+    average: Average = "uniform"
     teaching: losses.Teaching = "apart"
 
     family = "second model"
@@ -69,8 +70,7 @@ class FML(Method[Weights, Weights]):
         return Weights.of(meme)
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Weights]]) -> None:
-        samples = [u.samples for u in uploads] if self.average == "samples" else None
-        server.memory["meme"] = Weights.mean([u.payload for u in uploads], samples)
+        server.memory["meme"] = Weights.mean([u.payload for u in uploads], counted(uploads, self.average))
 
     def check(self, server: Server, up: Weights) -> None:
         up.check_like(server.memory["meme"])

@@ -15,13 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea import Client, Method, Needs, Server, Upload, Weights
+from protea.method import Average, counted
 
 
 @dataclass(frozen=True)
 class LGFedAvg(Method[Weights, Weights]):
     """``average`` weighs heads by samples, as HtFLlib does, or equally, as the authors' code."""
 
-    average: Literal["samples", "uniform"] = "samples"
+    average: Average = "samples"
     answer: Literal["average", "own"] = "average"  # head with which a client predicts
 
     family = "weights"
@@ -42,8 +43,7 @@ class LGFedAvg(Method[Weights, Weights]):
         return Weights.of(client.model.head)
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Weights]]) -> None:
-        samples = [u.samples for u in uploads] if self.average == "samples" else None
-        server.memory["head"] = Weights.mean([u.payload for u in uploads], samples)
+        server.memory["head"] = Weights.mean([u.payload for u in uploads], counted(uploads, self.average))
 
     def check(self, server: Server, up: Weights) -> None:
         up.check_like(server.memory["expected"])

@@ -17,6 +17,8 @@ from protea.models.split import Adapter, SplitModel, make_adapter, make_head
 from protea.models.whole import body_of, look
 from protea.plugins import BUILT_IN, find
 
+OF_TEXTS = ("bag", "textcnn", "bilstm")
+
 
 def build(
     member: Member,
@@ -49,10 +51,7 @@ def split(
     name = member.architecture
     view: View | None = getattr(model.body if isinstance(model, SplitModel) else model, "view", None)
     if view is None and not shape:
-        raise ConfigError(
-            f"the samples are texts, and architecture {name!r} takes numbers.  Choose models for texts: textcnn, "
-            f"hf:minilm, ... (protea list architectures)."
-        )
+        raise texts_refused(name)
     x = torch.zeros(2, *(shape if view is None else view.shape))
     if isinstance(model, SplitModel):
         if member.head:
@@ -96,10 +95,19 @@ def make(member: Member, shape: tuple[int, ...], classes: int) -> nn.Module:
     try:
         model = function(**given, **keywords)
     except ConfigError as error:
+        if not shape and name not in OF_TEXTS and not name.startswith("hf:"):
+            raise texts_refused(name) from error
         raise type(error)(f"architecture {name!r}: {error}") from error
     if not isinstance(model, nn.Module):
         raise ConfigError(f"architecture {name!r} gives a {type(model).__name__}, not an nn.Module.")
     return model
+
+
+def texts_refused(name: str) -> ConfigError:
+    return ConfigError(
+        f"the samples are texts, and architecture {name!r} takes numbers.  Choose models for texts: textcnn, "
+        f"hf:minilm, ... (protea list architectures)."
+    )
 
 
 def verify(model: SplitModel, x: torch.Tensor, dim: int, classes: int) -> None:

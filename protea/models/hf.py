@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from protea.errors import ConfigError, PluginError
@@ -60,12 +61,12 @@ class FrozenView:
         if self.frozen < 0:
             only: Tensor = tokens * there + (there - 1)  # -1 where there is none: 0 may be a token
             return only
-        used = max(1, int(there.sum(1).max()))
-        states = model(tokens[:, :used], attention_mask=there[:, :used], output_hidden_states=True).hidden_states
+        used = longest(there)
+        states = lower(model, self.frozen)(tokens[:, :used], attention_mask=there[:, :used]).last_hidden_state
         if self.whole:
-            return pool(states[-1], there[:, :used] > 0, self.pooling)
+            return pool(states, there[:, :used] > 0, self.pooling)
         found = torch.zeros(len(texts), *self.shape)
-        found[:, :used, :-1] = states[self.frozen]
+        found[:, :used, :-1] = states
         found[:, :, -1] = there
         return found
 
@@ -118,31 +119,46 @@ def encoder(
     place = find(name)
     _, model, _ = loaded(place)
     total = model.config.num_hidden_layers
-    if train_layers != "all" and not 0 <= train_layers <= total:
+    if train_layers != "all" and (type(train_layers) is not int or not 0 <= train_layers <= total):
         raise ConfigError(f"{name} has {total} layers; train_layers is {train_layers!r}, not 0 to {total} or 'all'.")
+    if type(lora) is not int or lora < 0 or (lora and train_layers == 0):
+        raise ConfigError(
+            f"lora is {lora!r}; it is the rank of adapters in layers that train, of which there must be some."
+        )
+    if not 0 <= dropout < 1:
+        raise ConfigError(f"dropout is {dropout!r}; it is 0 or more and less than 1.")
     if pooling not in ("mean", "cls"):
         raise ConfigError(f"pooling is {pooling!r}; it may be 'mean' or 'cls'.")
     most = getattr(model.config, "max_position_embeddings", length)
+    if getattr(getattr(model, "embeddings", None), "padding_idx", None):  # RoBERTa counts positions from there on
+        most -= model.embeddings.padding_idx + 1
     if not 2 <= length <= most:
         raise ConfigError(f"{name} reads up to {most} tokens; length is {length}.")
     frozen = -1 if train_layers == "all" else total - train_layers
+    if 0 <= frozen < total:
+        refuse_other_layout(name, model)
     view = FrozenView(place, frozen, pooling, length)
-    layers = nn.Identity() if view.whole else upper(name, model, frozen, dropout)
+    layers = nn.Identity() if view.whole else upper(model, frozen, dropout)
     return Encoder(view, adapted(layers, lora) if lora and not view.whole else layers)
 
 
-def upper(name: str, model: Any, frozen: int, dropout: float) -> nn.Module:
+def lower(model: Any, layers: int) -> Any:
+    """The model with its first layers only, which it shares; others need not be computed."""
+    if layers == model.config.num_hidden_layers:
+        return model
+    found, stack = copy.copy(model), copy.copy(model.encoder)
+    found._modules, stack._modules = dict(model._modules), dict(model.encoder._modules)
+    stack.layer, found.encoder = model.encoder.layer[:layers], stack
+    return found
+
+
+def upper(model: Any, frozen: int, dropout: float) -> nn.Module:
     """A copy of the layers above ``frozen`` (all of the model if negative), with dropout as given."""
     config = copy.deepcopy(model.config)
     for setting in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
         if hasattr(config, setting):
             setattr(config, setting, dropout)
     if frozen >= 0:
-        if not hasattr(model, "embeddings") or not hasattr(getattr(model, "encoder", None), "layer"):
-            raise ConfigError(
-                f"{name} is a {type(model).__name__}, whose layers cannot be parted here: it is not laid out as BERT.\n"
-                f"  Set train_layers to 0 or 'all', or use an encoder of BERT's or RoBERTa's kind."
-            )
         config.num_hidden_layers -= frozen
     with torch.random.fork_rng(devices=[]), quiet():
         found: Any = type(model)(config)
@@ -160,6 +176,14 @@ def upper(name: str, model: Any, frozen: int, dropout: float) -> nn.Module:
         state = {key: tensor for key, tensor in state.items() if not key.startswith("pooler.")}
     found.load_state_dict({key: tensor.clone() for key, tensor in state.items() if key in found.state_dict()})
     return cast(nn.Module, found)
+
+
+def refuse_other_layout(name: str, model: Any) -> None:
+    if not hasattr(model, "embeddings") or not hasattr(getattr(model, "encoder", None), "layer"):
+        raise ConfigError(
+            f"{name} is a {type(model).__name__}, whose layers cannot be parted here: it is not laid out as BERT.\n"
+            f"  Set train_layers to 0 or 'all', or use an encoder of BERT's or RoBERTa's kind."
+        )
 
 
 def adapted(layers: nn.Module, rank: int) -> nn.Module:
@@ -206,23 +230,28 @@ def loaded(place: str) -> tuple[Any, Any, str]:
             model = library.AutoModel.from_pretrained(
                 place, local_files_only=local, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
             )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise ConfigError(
-            f"hf:{place} cannot be read: {str(error).splitlines()[0]}\n"
+            f"hf:{place} cannot be read: {(str(error).splitlines() or ['?'])[0]}\n"
             f"  Give a folder with config.json, tokenizer files and model.safetensors, or an address on the hub."
         ) from error
+    if tokenizer.pad_token is None:
+        raise ConfigError(f"hf:{place} has no token for padding, which batches of texts need.")
+    tokenizer.padding_side = "right"
     model.requires_grad_(False).eval()
     return tokenizer, model, mark(tokenizer, model)
 
 
 def mark(tokenizer: Any, model: Any) -> str:
-    """A checksum of weights and words, by which kept outputs are known again."""
+    """A checksum of words, settings and weights, by which kept outputs are known again."""
     found = hashlib.blake2b(digest_size=16)
-    found.update(repr(sorted(tokenizer.get_vocab().items())[:100]).encode())
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    rules = backend.to_str() if backend is not None else repr((sorted(tokenizer.get_vocab().items()), tokenizer))
+    for text in (rules, model.config.to_json_string()):
+        found.update(text.encode())
     for name, tensor in model.state_dict().items():
         found.update(name.encode())
-        found.update(tensor.detach().cpu().contiguous().view(-1)[:4096].numpy().tobytes())
-        found.update(str(float(tensor.double().sum())).encode())
+        found.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
     return found.hexdigest()
 
 

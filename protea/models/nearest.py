@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from protea.models.split import SplitModel
 from protea.prototypes import Metric, Prototypes
 
 
@@ -39,3 +40,9 @@ class Nearest(nn.Module):
         """Take over other vectors, in place: an optimizer that is made later must find them."""
         self.vectors.copy_(prototypes.vectors)
         self.counts.copy_(prototypes.counts)
+
+
+def nearest_head(model: SplitModel) -> Nearest:
+    """The head of a model that a method's ``start_client`` or ``start_server`` has given one."""
+    assert isinstance(model.head, Nearest)
+    return model.head

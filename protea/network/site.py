@@ -31,7 +31,7 @@ from protea.data.dataset import Dataset
 from protea.data.federate import share
 from protea.data.samples import Samples
 from protea.data.split import Share, Split
-from protea.data.views import samples
+from protea.data.views import refuse_unread, samples
 from protea.devices import device
 from protea.engines.station import Station
 from protea.errors import ConfigError, DataError, ProteaError
@@ -219,13 +219,16 @@ class Site:
             samples(dataset, rows, model.view, device=self.device, cache=self.path / "views")
             for rows in (parts.train, parts.validation, parts.test)
         )
+        public = self.public()
+        if public is not None:
+            refuse_unread(public.dataset, model.view)  # a federation's public samples are numbers
         return Client(
             id=id,
             model=model,
             train=train,
             validation=validation,
             test=test,
-            public=self.public(),
+            public=public,
             classes=len(self.task.classes),
             dim=self.task.models.dim,
             rng=streams,

@@ -176,6 +176,11 @@ def check(task: Task, where: str) -> None:
         raise ConfigError(f"{where}: the method has a model on the server.  Set models.server to an architecture.")
     if (needs.public_data or needs.server_model) and not task.shape:
         raise ConfigError(f"{where}: the method needs to know the shape of a sample.  Set it: shape = [1, 28, 28].")
+    if needs.public_labels:
+        raise ConfigError(
+            f"{where}: the method learns labels of public samples, which have none in a federation over a network.  "
+            f"Set method.public_epochs=0."
+        )
     if needs.same_architecture:
         raise ConfigError(
             f"{where}: the method needs models that are all alike, and sites bring their own.  "

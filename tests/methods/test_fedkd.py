@@ -151,8 +151,8 @@ def test_the_server_averages_mentees_each_client_once():
     server = Server(2, 1, Streams(0), make=lambda name: SplitModel(nn.Identity(), nn.Identity(), nn.Linear(1, 2)))
     FedKD().start_server(server)
     parts = [
-        LowRank({"head.bias": torch.tensor([0.0, 1.0])}, {"head.weight": left}, {"head.weight": torch.tensor([[2.0]])})
-        for left in (torch.tensor([[0.0], [1.0]]), torch.tensor([[4.0], [1.0]]))
+        LowRank({"head.bias": torch.tensor([0.0, 1.0])}, {"head.weight": left}, {"head.weight": torch.tensor([[1.0]])})
+        for left in (torch.tensor([[0.0], [2.0]]), torch.tensor([[8.0], [2.0]]))
     ]
     FedKD().aggregate(server, [Upload(0, parts[0], 10), Upload(1, parts[1], 30)])
     assert server.memory["mentee"].head.weight.tolist() == [[4.0], [2.0]]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import toy
 from torch import Tensor, nn
 
-from protea import Client, Prototypes, Upload
+from protea import Client, Prototypes, Upload, losses
 from protea.errors import ClientError, PayloadError
 from protea.methods.fedpcl import FedPCL, PrototypesOfAll
 from protea.models.nearest import Nearest
@@ -61,41 +61,41 @@ def test_contrast_of_one_sample():
     """Cosines 1, 0 and -1: log(1 + e^-1 + e^-2); at temperature 0.5 they count double."""
     known = Prototypes(torch.tensor([[1.0, 0.0], [0.0, 3.0], [-2.0, 0.0]]).double(), torch.ones(3))
     z = torch.tensor([[7.0, 0.0]]).double()
-    assert FedPCL(temperature=1.0).contrast(z, FIRST, known).item() == pytest.approx(0.407605964)
-    assert FedPCL(temperature=0.5).contrast(z, FIRST, known).item() == pytest.approx(0.142931636)
+    assert losses.contrast(z, FIRST, known, 1.0).item() == pytest.approx(0.407605964)
+    assert losses.contrast(z, FIRST, known, 0.5).item() == pytest.approx(0.142931636)
 
 
 def test_the_slope_of_the_contrast_is_that_of_finite_differences():
     known = Prototypes(torch.randn(4, 3).double(), torch.tensor([1.0, 1.0, 0.0, 1.0]))
     z, y = torch.randn(5, 3).double().requires_grad_(), torch.tensor([0, 1, 2, 3, 3])
-    assert torch.autograd.gradcheck(lambda z: FedPCL(temperature=0.3).contrast(z, y, known), z)
+    assert torch.autograd.gradcheck(lambda z: losses.contrast(z, y, known, 0.3), z)
 
 
 def test_lengths_of_features_and_prototypes_do_not_count():
     z, y, known = torch.randn(5, toy.DIM), torch.arange(5), prototypes(ALL)
     longer = Prototypes(known.vectors * torch.arange(1.0, 7.0).unsqueeze(1), known.counts)
-    torch.testing.assert_close(FedPCL().contrast(z, y, known), FedPCL().contrast(100 * z, y, longer))
+    torch.testing.assert_close(losses.contrast(z, y, known, 0.07), losses.contrast(100 * z, y, longer, 0.07))
 
 
 def test_a_sample_of_a_class_without_prototype_adds_nothing_but_counts_in_the_mean():
     known = Prototypes(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.0]]), torch.tensor([1.0, 1.0, 0.0]))
     z = torch.tensor([[2.0, 1.0], [5.0, 5.0]], requires_grad=True)
-    value = FedPCL().contrast(z, torch.tensor([0, 2]), known)
-    assert value.item() == pytest.approx(FedPCL().contrast(z[:1], FIRST, known).item() / 2)
+    value = losses.contrast(z, torch.tensor([0, 2]), known, 0.07)
+    assert value.item() == pytest.approx(losses.contrast(z[:1], FIRST, known, 0.07).item() / 2)
     (slope,) = torch.autograd.grad(value, z)
     assert slope[1].tolist() == [0, 0] and slope[0].abs().sum() > 0
 
 
 def test_with_no_prototype_at_all_there_is_nothing_to_learn():
     z = torch.randn(4, 3, requires_grad=True)
-    value = FedPCL().contrast(z, torch.tensor([0, 1, 1, 0]), Prototypes.absent(2, 3))
+    value = losses.contrast(z, torch.tensor([0, 1, 1, 0]), Prototypes.absent(2, 3), 0.07)
     (slope,) = torch.autograd.grad(value, z)
     assert value.item() == 0 and slope.abs().sum() == 0
 
 
 def test_features_of_length_0_do_not_break_it():
     z = torch.zeros(1, toy.DIM, requires_grad=True)
-    value = FedPCL().contrast(z, FIRST, prototypes(ALL))
+    value = losses.contrast(z, FIRST, prototypes(ALL), 0.07)
     assert value.item() == pytest.approx(torch.tensor(6.0).log().item())
     assert torch.autograd.grad(value, z)[0].isfinite().all()
 
@@ -176,10 +176,10 @@ def test_training_turns_features_to_the_prototypes_of_their_class():
     method, client = FedPCL(), started(FedPCL())
     known = Prototypes(torch.eye(toy.CLASSES, toy.DIM), torch.ones(toy.CLASSES))
     z, y = client.features()
-    before = method.contrast(z, y, known)
+    before = losses.contrast(z, y, known, method.temperature)
     method.local_update(client, PrototypesOfAll(known, {"0": known}))
     z, y = client.features()
-    assert method.contrast(z, y, known) < before / 2
+    assert losses.contrast(z, y, known, method.temperature) < before / 2
 
 
 def test_a_client_with_one_sample_takes_part():
@@ -212,9 +212,9 @@ def test_a_trained_body_learns_too():
 
 
 def test_a_frozen_body_needs_an_adapter_with_weights():
-    """The toy's adapter has none; that is said before anything is trained."""
+    """The toy's adapter has none."""
     with pytest.raises(ClientError, match=r"models\.adapter=linear"):
-        FedPCL(body="frozen").start_client(toy.build(0, Streams(1)))
+        run(FedPCL(body="frozen"))
 
 
 @pytest.mark.parametrize("body", ["trained", "frozen"])

@@ -13,7 +13,8 @@ from torch import nn
 
 from protea import Client, Experiment, Needs, Prototypes, Upload, Weights, config
 from protea.errors import ConfigError, PayloadError
-from protea.methods.fedproc import CentresAndModel, FedProc, contrast, unit
+from protea.losses import contrast
+from protea.methods.fedproc import CentresAndModel, FedProc, unit
 from protea.methods.local import Local
 from protea.models.families import Models
 from protea.rng import Streams

@@ -15,6 +15,7 @@ from protea.methods.fedproto import FedProto
 from protea.methods.fedtgp import FedTGP
 from protea.network import task as tasks
 from protea.network.task import Task, dump, made, parse, public_file
+from protea.plugins import find
 from protea.plugins import table as plugged
 
 SMALL = Task(("cat", "dog"))
@@ -32,7 +33,23 @@ def test_what_is_not_said_has_a_value() -> None:
     assert task == SMALL and task.method == FedProto() and task.quorum == 2 and task.evaluation.shared == "never"
 
 
-@pytest.mark.parametrize("method", sorted(plugged("methods")))
+def impossible(method: str) -> bool:
+    needs = find("methods", method)().needs
+    return bool(needs.same_architecture or needs.public_labels)
+
+
+@pytest.mark.parametrize("method", sorted(filter(impossible, plugged("methods"))))
+def test_methods_that_cannot_be_between_sites_are_refused(method: str) -> None:
+    table = {**SHARED, "shape": [1, 8, 8], "method": {"name": method}}
+    with pytest.raises(ConfigError, match=r"sites bring their own|Set method\.public_epochs=0"):
+        made(table, [])
+
+
+def test_fedmd_without_labels_of_public_samples_is_possible() -> None:
+    made({**SHARED, "shape": [1, 8, 8], "method": {"name": "fedmd", "public_epochs": 0}}, [])
+
+
+@pytest.mark.parametrize("method", sorted(set(plugged("methods")) - set(filter(impossible, plugged("methods")))))
 def test_a_task_is_read_as_it_was_written(method: str, tmp_path: Path) -> None:
     table = {**SHARED, "shape": [1, 8, 8], "method": {"name": method}, "models": {"server": "mlp"}}
     task = made(table, ["rounds=7", "deadline=12.5", "training.lr=0.003", "limits.upload=1MB"])

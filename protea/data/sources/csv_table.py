@@ -56,15 +56,16 @@ class Csv:
             raise DataError(f"{path}: samples are texts ({self.text!r}) or numbers (features, standardise), not both.")
         named = [name for name in (self.label, self.key, self.text, self.split) if name is not None]
         for name in (*named, *(self.features or ())):
-            if name not in header:
-                raise DataError(f"{path} has no column {name!r}.  {nearest(name, header)}")
+            if name not in header:  # which there are is not said of texts: without a header they are one
+                known = "Expected is a header line." if self.text is not None else nearest(name, header)
+                raise DataError(f"{path} has no column {name!r}.  {known}")
         place = {name: column for column, name in enumerate(header)}
         features = self.features or tuple(name for name in header if name not in named)
         if self.text is not None:
             features = ()
         elif not features:
             raise DataError(f"{path} has no column besides {', '.join(header)}: nothing to learn from.")
-        rows = self.complete(path, rows, place, (*named, *features))
+        rows = self.complete(path, rows, place, named, features)
         marked = [self.split is not None and row[place[self.split]].strip() in self.test for _, row in rows]
         rows = [rows[i] for i in sorted(range(len(rows)), key=lambda i: marked[i])]  # test rows are last
         y, names = convert.labels([row[place[self.label]].strip() for _, row in rows])
@@ -76,11 +77,18 @@ class Csv:
             x = self.numbers(path, rows, place, features)
         return Dataset(x, y, names, sum(marked), keys)
 
-    def complete(self, path: Path, rows: list[Row], place: Mapping[str, int], needed: Sequence[str]) -> list[Row]:
-        """The rows that lack nothing that is needed; or an error at the first that does."""
+    def complete(
+        self, path: Path, rows: list[Row], place: Mapping[str, int], named: Sequence[str], features: Sequence[str]
+    ) -> list[Row]:
+        """The rows that lack nothing that is needed; or an error at the first that does.
+
+        Only of numbers a word can say that there is none: a class may be called "none".
+        """
         found = []
         for line, row in rows:
-            lacking = next((name for name in needed if row[place[name]].strip().lower() in MISSING), None)
+            lacking = next((name for name in named if not row[place[name]].strip()), None)
+            if lacking is None:
+                lacking = next((name for name in features if row[place[name]].strip().lower() in MISSING), None)
             if lacking is None:
                 found.append((line, row))
             elif self.missing == "refuse":
@@ -131,8 +139,8 @@ def number(cell: str, path: Path, line: int, column: str) -> float:
         value = float(cell)
     except ValueError:
         raise DataError(
-            f"{path}, line {line}, column {column!r}: {cell!r} is not a number.\n"
-            f"  Leave the column out by naming the others in features, or write its categories as numbers."
+            f"{path}, line {line}, column {column!r}: {shown(cell)} is not a number.\n"
+            f"  Leave the column out by naming the others in features, write categories as numbers, or name it as text."
         ) from None
     if not math.isfinite(value):
         raise DataError(f"{path}, line {line}, column {column!r}: {cell!r} is not a finite number.")
@@ -144,6 +152,11 @@ def missing(path: Path, line: int, column: str) -> DataError:
         f"{path}, line {line}, column {column!r}: the value is missing.\n"
         f'  Fill it in, or leave such lines out (missing = "drop"), or the column, by naming the others in features.'
     )
+
+
+def shown(cell: str) -> str:
+    """A word; more may be what somebody wrote of a patient."""
+    return repr(cell) if len(cell) < 20 and " " not in cell.strip() else f"a cell of {len(cell)} characters"
 
 
 def what(error: Exception) -> str:
