@@ -152,7 +152,7 @@ def arrive(method: Method[Any, Any], server: Server, honest: Sequence[Named], me
         like = honest[0][name]
         if name.endswith("vectors"):
             rows = int((found[name.replace("vectors", "counts")] > 0).sum())
-            like = like.new_empty(rows, toy.DIM)
+            like = like.new_empty(rows, like.shape[1])
         if tensor.dtype != like.dtype or tensor.shape != like.shape:
             raise BadError(f"{name} of {tensor.dtype}, {tuple(tensor.shape)}")
         if not torch.isfinite(tensor).all() or (tensor.is_floating_point() and (tensor.double().abs() > NORM).any()):

@@ -10,6 +10,10 @@ import protea
 from protea import config, plugins
 
 DIGITS = Path(__file__).parents[1] / "examples" / "digits.toml"
+SETTINGS = {  # that they need to learn in a few rounds
+    "fedhp": ["training.optimizer=adam", "training.lr=0.005"],  # as its authors have it
+    "fednh": ["method.scale=30.0", "method.scale_learns=false"],  # the learned scale takes its time
+}
 
 
 @pytest.mark.xdist_group("engines")
@@ -25,8 +29,12 @@ def test_fedproto_clearly_beats_its_own_first_round_and_the_majority_class() -> 
 @pytest.mark.parametrize("method", plugins.table("methods"))
 def test_every_method_learns_digits(method: str) -> None:
     changes = [f"method.name={method}", "rounds=4", "clients=5", "data.partition.alpha=1", "engine=inline"]
-    if plugins.find("methods", method)().needs.public_data:
+    needs = plugins.find("methods", method)().needs
+    if needs.public_data:
         changes += ["data.public=200", "models.server=tiny_cnn"]
+    if needs.same_architecture:
+        changes += ["models.family=tiny_cnn"]
+    changes += SETTINGS.get(method, [])
     accuracies = [record.accuracy for record in protea.rounds(config.load(DIGITS, changes))]
     assert accuracies[-1] is not None and accuracies[-1] > 0.75
 
