@@ -1,0 +1,33 @@
+"""Features out of noise, for a method that has no samples."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Generator(nn.Module):
+    """Features of a class from noise: a hidden layer with BatchNorm between two linear ones."""
+
+    def __init__(self, classes: int, noise: int, hidden: int, dim: int) -> None:
+        super().__init__()
+        self.classes, self.noise = classes, noise
+        self.layers = nn.Sequential(
+            nn.Linear(noise + classes, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, dim)
+        )
+
+    def forward(self, labels: Tensor) -> Tensor:
+        return self.both(labels)[0]
+
+    def both(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Features, and the noise that they were made from."""
+        noise = torch.rand(len(labels), self.noise, device=labels.device)
+        features: Tensor = self.layers(torch.cat([noise, F.one_hot(labels, self.classes).to(noise.dtype)], 1))
+        return features, noise
+
+
+def likeness(features: Tensor, noise: Tensor) -> Tensor:
+    """Near 1 where features are alike although their noise is not, near 0 where both differ."""
+    apart = (features.unsqueeze(0) - features.unsqueeze(1)).abs().mean(2)
+    return (-(apart * torch.cdist(noise, noise).square() / noise.shape[1])).mean().exp()
