@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import logging
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -182,9 +183,11 @@ def test_a_run_writes_nothing_of_the_notes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    result = protea.run(small(mimic, name=engine, workers=2), tmp_path / "run")
+    with tempfile.TemporaryDirectory(prefix="p") as short:  # sockets of processes have short names only
+        monkeypatch.setattr("tempfile.tempdir", short)
+        result = protea.run(small(mimic, name=engine, workers=2), tmp_path / "run")
+        assert not any(path.is_file() for path in Path(short).rglob("*"))  # the processes' copy is gone
+        monkeypatch.undo()
     assert len(result.records) == 2
     shown = CliRunner().invoke(app, ["report", str(tmp_path / "run")])
     assert shown.exit_code == 0, shown.output
@@ -192,7 +195,6 @@ def test_a_run_writes_nothing_of_the_notes(
     assert found_in(tmp_path / "physionet", words[1:])  # the search does find
     for folder in ("run", "views"):
         assert found_in(tmp_path / folder, words) == []
-    assert not any(path.is_file() for path in (tmp_path / "tmp").rglob("*"))  # the processes' copy is gone
     told = "".join([*capfd.readouterr(), shown.output, caplog.text, str(result.summary)])
     assert not any(word in told for word in words)
 
