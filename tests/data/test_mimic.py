@@ -9,6 +9,7 @@ import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,7 @@ def test_a_run_writes_nothing_of_the_notes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
+    get_temp_dir()  # which multiprocessing keeps for good; it must not be the one that is gone after this test
     with tempfile.TemporaryDirectory(prefix="p") as short:  # sockets of processes have short names only
         monkeypatch.setattr("tempfile.tempdir", short)
         result = protea.run(small(mimic, name=engine, workers=2), tmp_path / "run")
