@@ -21,6 +21,7 @@ from protea.engines.processes import Processes
 from protea.federation import Federation
 from protea.listing import paper
 from protea.method import Method
+from protea.methods.fedgh import FedGH
 from protea.payload import nbytes, pack, unpack
 from protea.plugins import BUILT_IN, find
 from protea.rng import Streams
@@ -184,9 +185,10 @@ def test_bytes_counted_are_the_bytes_of_what_travels(method: Method[Any, Any]) -
 
 @every_method
 def test_it_learns_blobs_above_chance(method: Method[Any, Any], tmp_path: Path) -> None:
-    records = play(method, Inline, tmp_path / "run", rounds=8)["records"]
+    rounds = 16 if method == FedGH() else 8  # its head learns from a few prototypes a round, once each
+    records = play(method, Inline, tmp_path / "run", rounds=rounds)["records"]
     last = [line for line in records if line["kind"] == "round"][-1]
-    assert last["accuracy"] > 0.45  # three classes each: 1/3 by chance
+    assert last["accuracy"] > 0.6  # three classes each: 1/3 by chance
 
 
 @every_method
