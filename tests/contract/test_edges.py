@@ -20,6 +20,7 @@ from protea.errors import ProteaError
 from protea.faults import Faults
 from protea.federation import Federation
 from protea.method import Method
+from protea.methods.fednh import FedNH
 from protea.record import Record
 from protea.rng import Streams
 from protea.worker import Worker
@@ -90,7 +91,7 @@ def test_a_class_that_nobody_reports(method: Method[Any, Any]) -> None:
         share = Share(mine[::2], mine[:0], mine[1::2])
         return toy.build(id, streams, alike=method.needs.same_architecture, share=share)
 
-    federation = loop(method, build, rounds=6)
+    federation = loop(method, build, rounds=6 if method == FedNH() else 3)  # whose scale has to grow first
     records = list(federation.run())
     assert finite(federation) and records[-1].accuracy is not None and records[-1].accuracy > 1 / 3
 
