@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from protea.data.augment import Augment
 from protea.data.samples import Samples
+from protea.descent import descend
 from protea.errors import ClientError
 from protea.memory import Memory
 from protea.models.split import SplitModel
 from protea.prototypes import Prototypes
 from protea.rng import Streams
 from protea.server import no_models
-from protea.training import Training, batches, descend, set_training
+from protea.training import Training, batches, set_training
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 LOOK = 128  # samples per batch where nothing is trained; larger ones lose time to the allocator

@@ -11,7 +11,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_args
@@ -28,6 +28,7 @@ from protea.errors import CheckpointError, ConfigError
 from protea.evaluation import Evaluation, Protocol
 from protea.evaluation.protocols import Reported, headline, report
 from protea.federation import Federation
+from protea.layout import settle
 from protea.payload import halved, to_bytes
 from protea.recipe import Recipe
 from protea.record import Record
@@ -87,6 +88,8 @@ def prepare(experiment: Experiment, given: Given | None = None) -> Recipe:
         gives_public=experiment.method.needs.public_data,
         gives_test=experiment.evaluation.shared != "never",
     )
+    layout = settle(recipe.make, experiment.training.batch)
+    recipe = replace(recipe, models=replace(recipe.models, channels_last=layout))
     with Streams(experiment.seed).default("try"):
         for index, member in enumerate(recipe.members):
             if member not in recipe.members[:index]:
@@ -115,6 +118,7 @@ def run(
         return _run(experiment, prepare(experiment), None, watch, on_round)
     Run.refuse_taken(Path(out))
     recipe = prepare(experiment)
+    experiment = replace(experiment, models=recipe.models)  # with what was settled by timing
     directory = Run.create(Path(out), dump(experiment), environment(recipe.device, experiment.engine.threads))
     with directory.held():
         return _run(experiment, recipe, directory, watch, on_round)
@@ -141,6 +145,8 @@ def resume(
             experiment = load(directory.path / "config.toml")
         else:
             refuse_other(experiment, directory.path / "config.toml")
+            stored = tomllib.loads((directory.path / "config.toml").read_text("utf-8"))["models"]["channels_last"]
+            experiment = replace(experiment, models=replace(experiment.models, channels_last=tuple(stored)))
         given = Given(str(directory.path / "partition.json")) if start else None
         return _run(experiment, prepare(experiment, given), directory, watch, on_round, start)
 
@@ -162,7 +168,9 @@ def ended(path: Path | str, experiment: Experiment) -> Result | None:
 def refuse_other(experiment: Experiment, config: Path) -> None:
     """Raise unless a run's config has these settings.  Where it goes on, and how often it is saved, may differ."""
     given, stored = (flat(table) for table in (to_table(experiment), tomllib.loads(config.read_text("utf-8"))))
-    free = ("device", "checkpoint", "engine.name", "engine.workers", "engine.limit", "engine.retries", "engine.memory")
+    free = ["device", "checkpoint", "engine.name", "engine.workers", "engine.limit", "engine.retries", "engine.memory"]
+    if experiment.models.channels_last == "auto":
+        free.append("models.channels_last")
     if other := [name for name in differing([given, stored]) if not under(name, free)]:
         found = ", ".join(f"{name} is {shown(given.get(name))}, {shown(stored.get(name))} there" for name in other[:3])
         raise ConfigError(

@@ -83,12 +83,17 @@ P = TypeVar("P", bound=Payload)
 
 
 def pack(payload: Payload | None) -> Named:
-    """Flatten and copy: a payload on its way never shares memory with a live model."""
+    """Flatten and copy: a payload on its way never shares memory with a live model, nor lies in memory as it does."""
     if payload is None:
         return {}
     if not isinstance(cast(object, payload), Payload):
         raise PayloadError(f"{type(payload).__name__} cannot travel; a payload is a dataclass derived from Payload.")
-    return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in payload.flat().items()}
+    return {name: as_sent(t.detach().cpu()) for name, t in payload.flat().items()}
+
+
+def as_sent(tensor: Tensor) -> Tensor:
+    """A copy that lies in memory as what comes out of a file: sums may depend on that."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def unpack(kind: type[P], named: Named) -> P | None:

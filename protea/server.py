@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from protea.data.samples import Samples
+from protea.descent import descend
 from protea.errors import ProteaError
 from protea.memory import Memory
 from protea.models.split import SplitModel
 from protea.rng import Streams
-from protea.training import Training, batches, descend, set_training
+from protea.training import Training, batches, set_training
 
 
 def no_models(architecture: str) -> SplitModel:

@@ -1,9 +1,9 @@
-"""How models are trained: optimizer, learning rate, batches, steps."""
+"""How models are trained: optimizer, learning rate, batches."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -12,9 +12,6 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-
-
-Trouble = Callable[[float, int], Exception]  # from a loss that is not finite, and the number of its step
 
 
 @dataclass(frozen=True)
@@ -53,32 +50,6 @@ class Training:
                 return torch.optim.SGD(
                     trained, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, foreach=True
                 )
-
-
-def descend(
-    values: Iterable[Tensor],
-    optimizer: torch.optim.Optimizer,
-    modules: Sequence[nn.Module],
-    *,
-    clip: float = 0.0,
-    trouble: Trouble,
-) -> list[float]:
-    """One step for each loss as it comes, so that the next is one of the changed weights; all losses.
-
-    ``values`` is a generator: it computes a loss when it is asked for.
-    """
-    losses: list[float] = []
-    for value in values:
-        losses.append(value.item())
-        if not torch.isfinite(value):
-            raise trouble(losses[-1], len(losses))
-        optimizer.zero_grad()
-        value.backward()
-        if clip:
-            for module in modules:
-                nn.utils.clip_grad_norm_(module.parameters(), clip)
-        optimizer.step()
-    return losses
 
 
 def set_training(modules: Sequence[nn.Module], *, single: bool) -> None:

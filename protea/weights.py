@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from protea.errors import PayloadError
 from protea.models.split import SplitModel
-from protea.payload import Payload
+from protea.payload import Payload, as_sent
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Weights(Payload):
     def of(cls, module: nn.Module, *, buffers: bool = True) -> Self:
         """Copies; without ``buffers`` the parameters alone, so not BatchNorm's statistics."""
         parts = module.state_dict() if buffers else dict(module.named_parameters())
-        return cls({name: t.detach().clone() for name, t in parts.items()})
+        return cls({name: as_sent(t.detach()) for name, t in parts.items()})
 
     def load_into(self, module: nn.Module, *, buffers: bool = True) -> None:
         """Give the module these weights; :class:`PayloadError` unless they are like its own."""

@@ -30,7 +30,7 @@ LAYERS = [
     ["engines", "engines.wire"],
     ["client", "public"],
     ["server"],
-    ["models", "data", "training", "losses", "geometry", "weights", "lowrank", "memory", "devices"],
+    ["models", "data", "training", "losses", "geometry", "weights", "lowrank", "memory", "devices", "descent", "layout"],
     ["prototypes"],
     ["payload"],
     ["tables"],

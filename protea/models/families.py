@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, PositiveInt
 
@@ -83,6 +83,7 @@ class Models:
     adapter: Adapter = "pool"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # of the projector
     server: str | None = None  # architecture of a server model, for methods that have one
+    channels_last: Literal["auto"] | tuple[str, ...] = "auto"  # architectures whose weights lie so; auto: the faster
 
 
 def members(family: str | Models, explicit: Sequence[str | Mapping[str, object]] = ()) -> tuple[Member, ...]:

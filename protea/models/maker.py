@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
+
 from protea.errors import ConfigError
 from protea.models.build import build, smallest
 from protea.models.families import Member, Models, members
@@ -42,6 +44,8 @@ class Maker:
             adapter=models.adapter,
             dropout=models.dropout,
         )
+        if models.channels_last != "auto" and member.architecture in models.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model.to(self.device)
 
     @cached_property

@@ -1,0 +1,149 @@
+"""Channels last: asked once, kept with the machine and with the run, and no matter to what is learned."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import protea
+from protea import Data, Experiment, plugins
+from protea.config import Checkpoint
+from protea.data.sources.arrays import Arrays
+from protea.engines import EngineSettings
+from protea.errors import ConfigError
+from protea.experiment import prepare
+from protea.layout import settle
+from protea.method import Method
+from protea.methods.fedproto import FedProto
+from protea.models import Models
+from protea.models.maker import Maker
+from protea.record import Cost, Record
+from protea.training import Training
+
+BOTH = ("htcnn1", "htcnn2")
+
+
+@pytest.fixture(autouse=True)
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine that was never asked."""
+    monkeypatch.setenv("PROTEA_LAYOUTS", str(tmp_path / "answers"))
+    return tmp_path / "answers"
+
+
+def images(size: int = 28) -> Arrays:
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(80) % 4
+    x = torch.randn(4, 1, size, size, generator=g)[y] + torch.randn(80, 1, size, size, generator=g)
+    return Arrays(x, y, names=("a", "b", "c", "d"))
+
+
+def experiment(models: Models, method: Method[Any, Any] | None = None, **settings: Any) -> Experiment:
+    return Experiment(
+        rounds=2, clients=2, method=method or FedProto(), data=Data(source=images()), models=models,
+        training=Training(batch=8), engine=EngineSettings("inline"), **settings,
+    )  # fmt: skip
+
+
+def models(*last: str) -> Models:
+    return Models(members=BOTH, dim=64, channels_last=last)
+
+
+def test_what_is_given_is_not_asked(answers: Path):
+    assert settle(Maker(models("htcnn2"), (1, 28, 28), 4), 8) == ("htcnn2",)
+    assert not answers.exists()
+
+
+@pytest.mark.parametrize("shape", [(8,), (1, 8, 8)])
+def test_small_samples_are_not_worth_asking(shape: tuple[int, ...], answers: Path):
+    assert settle(Maker(Models(family="tiny5"), shape, 4), 8) == ()
+    assert not answers.exists()
+
+
+def test_the_machine_answers_once(answers: Path):
+    maker = Maker(Models(members=(*BOTH, "mlp"), dim=64), (1, 28, 28), 4)
+    first = settle(maker, 8)
+    assert set(first) <= set(BOTH)  # what has no convolution is not among them
+    said = {path: path.read_text() for path in answers.iterdir()}
+    assert len(said) == 3 and set(said.values()) <= {"plain", "channels last"}
+    for path, answer in said.items():
+        path.write_text("plain" if answer == "channels last" else "channels last")
+    assert set(settle(maker, 8)) == {*BOTH, "mlp"} - set(first)  # it believes what is written, and asks no more
+    settle(maker, 16)
+    assert len(list(answers.iterdir())) == 6  # another batch is another question
+
+
+def test_asking_draws_nothing_from_the_run():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    settle(Maker(Models(members=BOTH, dim=64), (1, 28, 28), 4), 8)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_unwritable_folder_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PROTEA_LAYOUTS", str(tmp_path / "file" / "below"))
+    assert set(settle(Maker(Models(members=BOTH, dim=64), (1, 28, 28), 4), 8)) <= set(BOTH)
+
+
+def test_weights_lie_as_they_should():
+    recipe = prepare(experiment(models("htcnn2")))
+    strides = [
+        {m.weight.stride() for m in recipe.make(member).modules() if isinstance(m, torch.nn.Conv2d)}
+        for member in recipe.members
+    ]
+    make = Maker(models(), (1, 28, 28), 4)
+    plain = {m.weight.stride() for m in make("htcnn2").modules() if isinstance(m, torch.nn.Conv2d)}
+    assert strides[1] != plain
+    assert strides[0] == {m.weight.stride() for m in make("htcnn1").modules() if isinstance(m, torch.nn.Conv2d)}
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fedavg", "fedprox", "fednh", "fml", "fedkd", "lg_fedavg"])
+def test_it_learns_the_same_and_engines_and_resumed_runs_agree_to_the_bit(name: str, tmp_path: Path):
+    method = plugins.find("methods", name)()
+    members = ("htcnn2",) if method.needs.same_architecture else BOTH
+    plain, last = (
+        experiment(Models(members=members, dim=64, channels_last=c), method, checkpoint=Checkpoint(every=1))
+        for c in ((), members)
+    )
+    one = protea.run(last, tmp_path / "inline")
+    losses = [[record.loss for record in result.records] for result in (protea.run(plain), one)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    two = protea.run(replace(last, engine=EngineSettings(workers=2)), tmp_path / "processes")
+    with pytest.raises(KeyboardInterrupt):
+        protea.run(last, tmp_path / "resumed", on_round=stop)
+    three = protea.resume(tmp_path / "resumed", last)
+    assert learned(one) == learned(two) == learned(three)
+    for path in sorted((tmp_path / "inline").rglob("000002/*.safetensors")):
+        for other in ("processes", "resumed"):
+            assert path.read_bytes() == (tmp_path / other / path.relative_to(tmp_path / "inline")).read_bytes()
+
+
+def test_what_was_settled_is_in_the_config_and_holds_for_good(tmp_path: Path, answers: Path):
+    asked = experiment(Models(members=BOTH, dim=64))
+    full = protea.run(asked, tmp_path / "full")
+    stored = tomllib.loads((tmp_path / "full" / "config.toml").read_text())["models"]["channels_last"]
+    assert tuple(stored) == full.experiment.models.channels_last
+    assert set(stored) <= set(BOTH)
+
+    half = tmp_path / "half"
+    with pytest.raises(KeyboardInterrupt):
+        protea.run(replace(asked, checkpoint=replace(asked.checkpoint, every=1)), half, on_round=stop)
+    for path in answers.iterdir():
+        path.write_text("plain" if path.read_text() == "channels last" else "channels last")  # the machine thinks anew
+    with pytest.raises(ConfigError, match="channels_last"):
+        protea.resume(half, experiment(models("htcnn1") if tuple(stored) != ("htcnn1",) else models()))
+    resumed = protea.resume(half, replace(asked, checkpoint=replace(asked.checkpoint, every=1)))
+    assert learned(resumed) == learned(full)
+
+
+def learned(result: protea.Result) -> list[Record]:
+    return [replace(record, cost=Cost({}, 0)) for record in result.records]
+
+
+def stop(record: Any) -> None:
+    raise KeyboardInterrupt
