@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeGuard
 
@@ -37,25 +37,30 @@ def descend(
     ``values`` is a generator: it computes a loss when it is asked for.
     """
     losses: list[float] = []
-    with Late.of(optimizer, () if clip else modules) as late:
+    with Late.of(optimizer, modules) if _plain(optimizer) and not clip else nullcontext() as late:
         for value in values:
             losses.append(value.item())
             if not math.isfinite(losses[-1]):
                 raise trouble(losses[-1], len(losses))
+            if late is not None:
+                late.step(value)
+                continue
             optimizer.zero_grad()
-            late.backward(value)
+            value.backward()
             if clip:
                 for module in modules:
                     nn.utils.clip_grad_norm_(module.parameters(), clip)
             optimizer.step()
-            late.update()
     return losses
 
 
 class Late:
-    """Changes of weights that wait for the end of a backward pass."""
+    """Plain SGD whose changes of large weights wait for the end of a backward pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.rates: list[tuple[Tensor, float]] = [
+            (p, group["lr"]) for group in optimizer.param_groups for p in group["params"]
+        ]
         self.collects = False  # a backward pass is on; one that a loss makes for itself has ordinary gradients
         self.changes: list[tuple[Tensor, Tensor, Tensor, float]] = []  # weight, g, x, rate
 
@@ -63,11 +68,9 @@ class Late:
     @contextmanager
     def of(cls, optimizer: torch.optim.Optimizer, modules: Iterable[nn.Module]) -> Iterator[Late]:
         """Within, the large linear layers of these modules that the optimizer trains leave their changes here."""
-        late = cls()
-        rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+        late = cls(optimizer)
+        rates = {id(p): rate for p, rate in late.rates}
         layers = [part for module in modules for part in module.modules() if _large(part) and id(part.weight) in rates]
-        if not _plain(optimizer):
-            layers = []
         for layer in layers:
             vars(layer)["forward"] = partial(late.linear, layer, layer.weight, rates[id(layer.weight)])
         try:
@@ -78,36 +81,37 @@ class Late:
 
     def linear(self, layer: nn.Linear, weight: Tensor, rate: float, x: Tensor) -> Tensor:
         """What the layer makes of ``x``; as ever where it is lent other weights, or nothing is to be learned."""
-        if layer.weight is not weight or x.dim() < 2 or not torch.is_grad_enabled():
+        lent = layer.weight is not weight or torch._C._are_functorch_transforms_active()
+        if lent or x.dim() < 2 or not torch.is_grad_enabled():
             return F.linear(x, layer.weight, layer.bias)
         out: Tensor = _Linear.apply(x, weight, layer.bias, self, rate)  # type: ignore[no-untyped-call]
         return out
 
-    def backward(self, value: Tensor) -> None:
+    def step(self, value: Tensor) -> None:
+        for weight, _ in self.rates:
+            weight.grad = None
         self.collects = True
         try:
             value.backward()
         finally:
             self.collects = False
-
-    @torch.no_grad()
-    def update(self) -> None:
-        for weight, g, x, rate in self.changes:
-            weight.addmm_(g.T, x, alpha=-rate)
+        with torch.no_grad():
+            for weight, rate in self.rates:
+                if weight.grad is not None:
+                    weight.add_(weight.grad, alpha=-rate)
+            for weight, g, x, rate in self.changes:
+                weight.addmm_(g.T, x, alpha=-rate)
         self.changes.clear()
 
 
 class _Linear(torch.autograd.Function):
-    """``F.linear`` whose weight learns late."""
+    """``F.linear`` whose weight learns late.  A forward with ``ctx``: without, torch reads its signature every time."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, late: Late, rate: float) -> Tensor:
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, weight, ctx.bias, ctx.late, ctx.rate = inputs
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, late: Late, rate: float) -> Tensor:
+        ctx.bias, ctx.late, ctx.rate = bias is not None, late, rate
         ctx.save_for_backward(x, weight)
+        return F.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
@@ -119,7 +123,7 @@ class _Linear(torch.autograd.Function):
             ctx.late.changes.append((weight, g, x, ctx.rate))
         else:
             own = g.T @ x
-        return below, own, None if ctx.bias is None else g.sum(0), None, None
+        return below, own, g.sum(0) if ctx.bias else None, None, None
 
 
 def _large(part: nn.Module) -> TypeGuard[nn.Linear]:

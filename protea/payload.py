@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import torch
@@ -55,7 +56,7 @@ class Payload:
     @classmethod
     def from_flat(cls, named: Named) -> Self:
         """The inverse of :meth:`flat`; names that are not declared are refused."""
-        hints = get_type_hints(cls)
+        hints = _hints(cast(Any, cls))
         parts = {f.name: _below(f.name, named) for f in fields(cast(Any, cls))}
         known = {name for part in parts.values() for name in part.values()}
         if unknown := named.keys() - known:
@@ -77,6 +78,11 @@ class Payload:
         for name, tensor in flat.items():
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise PayloadError(f"{type(self).__name__}.{name} holds values that are not finite (nan or inf).")
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 P = TypeVar("P", bound=Payload)
