@@ -69,13 +69,11 @@ def split(
     tests = quotas(sizes, settings.test, sizes - 1, random, at_least=1)
     validations = quotas(sizes, settings.validation, sizes - 1 - tests, random)
     order = random.permutation(len(labels))
-    parts: tuple[list[Positions], ...] = ([], [], [])
-    for group, (test, validation) in enumerate(zip(tests, validations, strict=True)):
-        members = order[groups[order] == group]
-        for part, piece in zip(parts, np.split(members, [test, test + validation]), strict=True):
-            part.append(piece)
-    test_part, validation_part, train_part = (np.sort(np.concatenate(part)) for part in parts)
-    return train_part, validation_part, test_part
+    order = order[groups[order].argsort(kind="stable")]  # by groups, each in random order
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order)) - (sizes.cumsum() - sizes)[groups[order]]  # of a sample in its group
+    tested, kept_back = rank < tests[groups], rank < (tests + validations)[groups]
+    return np.flatnonzero(~kept_back), np.flatnonzero(kept_back & ~tested), np.flatnonzero(tested)
 
 
 def quotas(
