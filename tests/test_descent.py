@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.func import functional_call
 from protea.descent import LARGE, descend
 from protea.models import Models
 from protea.models.maker import Maker
+from protea.training import Training
 
 LR, STEPS = 0.05, 12
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -172,3 +174,15 @@ def test_layers_are_as_before_when_a_loss_fails() -> None:
     with pytest.raises(ValueError, match="stop"):
         descend(values(), torch.optim.SGD(model.parameters(), lr=LR), [model], trouble=lambda *_: AssertionError())
     assert all("forward" not in vars(part) for part in model.modules())
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_adam_in_one_pass_is_torchs_adam(kind: Literal["adam", "adamw"]) -> None:
+    one, two = net(), net()
+    plan = Training(optimizer=kind, weight_decay=0.01)
+    classes = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    step_by_step = classes[kind](one.parameters(), lr=0.001, weight_decay=0.01, foreach=False, fused=False)
+    for model, optimizer in ((one, step_by_step), (two, plan.make_optimizer(two.parameters(), 0.001))):
+        values = (cross_entropy(model, *batch(step)) for step in range(STEPS))
+        descend(values, optimizer, [model], trouble=lambda *_: AssertionError())
+    assert_close(one, two)

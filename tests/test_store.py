@@ -91,7 +91,8 @@ def test_a_run_leaves_what_is_promised_and_nothing_else(finished: protea.Result)
         "summary.json",
     ]  # fmt: skip
     assert config.load(path / "config.toml") == finished.experiment
-    assert finished.experiment == replace(SMALL, models=replace(SMALL.models, channels_last=()))  # settled, the rest as it was
+    settled = replace(SMALL.models, channels_last=())
+    assert finished.experiment == replace(SMALL, models=settled)
     assert json.loads((path / "summary.json").read_text()) == finished.summary
     environment = json.loads((path / "environment.json").read_text())
     assert environment["versions"]["protea"] == protea.__version__ and environment["device"] in ("cpu", "cuda", "mps")
