@@ -41,13 +41,12 @@ class Training:
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         trained = [p for p in parameters if p.requires_grad]
-        fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in trained)
-        one_pass = {"fused": True} if fused else {"foreach": True}  # on a CPU ten times as fast as foreach
+        fused = all(p.device.type in ("cpu", "cuda") for p in trained)  # one pass: ten times as fast on a CPU
         match self.optimizer:
             case "adam":
-                return torch.optim.Adam(trained, lr=lr, weight_decay=self.weight_decay, **one_pass)
+                return torch.optim.Adam(trained, lr=lr, weight_decay=self.weight_decay, fused=fused, foreach=not fused)
             case "adamw":
-                return torch.optim.AdamW(trained, lr=lr, weight_decay=self.weight_decay, **one_pass)
+                return torch.optim.AdamW(trained, lr=lr, weight_decay=self.weight_decay, fused=fused, foreach=not fused)
             case _:
                 return torch.optim.SGD(
                     trained, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay, foreach=True
