@@ -158,7 +158,8 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch):
             geometry.refine(x, uploads, weight=0.5, margin=0.4, steps=4, pairs=pairs)  # type: ignore[arg-type]
             for pairs in ("dense", "sparse")
         )
-        return [geometry.margins(x), geometry.forces(x), torch.tensor(geometry.energy(x)), dense, sparse]
+        aligned = geometry.align(directions(30, 6), lr=0.01, steps=4).vectors
+        return [geometry.margins(x), geometry.forces(x), torch.tensor(geometry.energy(x)), dense, sparse, aligned]
 
     whole = everything()
     for block in (1, 70, 300):
