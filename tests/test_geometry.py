@@ -158,7 +158,8 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch):
             geometry.refine(x, uploads, weight=0.5, margin=0.4, steps=4, pairs=pairs)  # type: ignore[arg-type]
             for pairs in ("dense", "sparse")
         )
-        return [geometry.margins(x), geometry.forces(x), torch.tensor(geometry.energy(x)), dense, sparse]
+        aligned = geometry.align(directions(30, 6), lr=0.01, steps=4).vectors
+        return [geometry.margins(x), geometry.forces(x), torch.tensor(geometry.energy(x)), dense, sparse, aligned]
 
     whole = everything()
     for block in (1, 70, 300):
@@ -221,6 +222,36 @@ def test_the_code_decays_after_the_first_step_already():
     force = geometry.forces(first)
     torch.testing.assert_close(code, F.normalize(first + 0.05 * force, dim=1))
     torch.testing.assert_close(here, F.normalize(first + 0.1 * force, dim=1))
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-9), (torch.float32, 2e-5)])
+@pytest.mark.parametrize("crowd", [0.0, 1.0, 5.0])
+@pytest.mark.parametrize(("classes", "dim"), [(2, 9), (5, 40), (30, 7)])
+def test_alignment_is_heavy_ball_down_the_energy(
+    classes: int, dim: int, crowd: float, dtype: torch.dtype, close: float
+):
+    """With few rows in many dimensions, with many in few, with close ones and without."""
+    start = F.normalize(directions(classes, dim) + crowd / dim**0.5, dim=1).to(dtype)
+    x, velocity = start.double(), 0.0
+    for _ in range(8):
+        x.requires_grad_()
+        (slope,) = torch.autograd.grad(-distances(x).log().sum(), x)
+        velocity = 0.9 * velocity - 0.01 * slope
+        x = F.normalize(x.detach() + velocity, dim=1)
+    found = geometry.align(start, lr=0.01, steps=8, tol=0.0).vectors
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), x, rtol=close, atol=close)
+
+
+def test_close_rows_in_many_dimensions_part_as_they_would_in_two():
+    """One step of momentum 0 at a distance of 0.0001: each is pushed by 10,000, so by lr 1e-9 moved by 0.00001."""
+    start = torch.zeros(2, 50)
+    start[:, 0] = 1.0
+    start[1, 1] = 1e-4
+    turned = start @ torch.linalg.qr(directions(50, 50))[0].float()
+    for x in (start, turned):
+        found = geometry.align(x, lr=1e-9, steps=1, momentum=0.0)
+        assert (found.vectors[0] - found.vectors[1]).norm().item() == pytest.approx(1.2e-4, rel=2e-2)
 
 
 def test_what_is_at_rest_stays():

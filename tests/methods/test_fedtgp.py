@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch import Tensor
 from protea import Prototypes, Upload
 from protea.devices import threads
 from protea.engines.inline import Inline
+from protea.errors import ProteaError
 from protea.federation import Federation
 from protea.methods.fedproto import FedProto
-from protea.methods.fedtgp import FedTGP, TrainablePrototypes, contrast, train_prototypes, widest_gap
+from protea.methods.fedtgp import FedTGP, TrainablePrototypes, contrast, contrast_slope, train_prototypes, widest_gap
 from protea.methods.local import Local
 from protea.rng import Streams
 from protea.server import Server
@@ -153,6 +155,69 @@ def test_training_equals_gradient_descent_written_out():
         vectors -= 0.1 * (blame.unsqueeze(2) * away / lengths).mean(0)
     train_prototypes(module, points, labels, 0.7, epochs=5, batch=3, lr=0.1)
     torch.testing.assert_close(module.vectors.detach(), vectors)
+
+
+@pytest.mark.parametrize("margin", [0.0, 2.0, torch.tensor([0.5, 3.0, 1.0, 9.0, 0.0])])
+@pytest.mark.parametrize("mlp", [True, False])
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_training_is_that_of_autograd_and_a_plain_optimizer(margin: Any, mlp: bool, dtype: torch.dtype, close: float):
+    """Nobody reports class 3, two uploads are equal, one batch is smaller, and every draw is the same."""
+    for seed in range(3):
+        torch.manual_seed(seed)
+        points, labels = 2 * torch.randn(13, 6, dtype=dtype) + 1, torch.tensor([0, 1, 2, 4, 0, 1, 2, 4, 0, 1, 2, 4, 0])
+        points[4] = points[0]
+        ours = TrainablePrototypes(5, 6, mlp).to(dtype)
+        theirs = copy.deepcopy(ours)
+        optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
+        torch.manual_seed(seed)
+        for _ in range(4):
+            total = 0.0
+            for rows in torch.randperm(13).split(4):
+                value = contrast(points[rows], labels[rows], theirs(), margin)
+                optimizer.zero_grad()
+                value.backward()
+                optimizer.step()
+                total += value.item() * len(rows)
+        after = torch.get_rng_state()
+        torch.manual_seed(seed)
+        loss = train_prototypes(ours, points, labels, margin, epochs=4, batch=4, lr=0.1)
+        assert loss == pytest.approx(total / 13, rel=close)
+        torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=close, atol=close)
+        assert torch.equal(torch.get_rng_state(), after)
+
+
+def slopes(points: Tensor, labels: Tensor, prototypes: Tensor, margins: Tensor) -> tuple[Tensor, Tensor]:
+    """That written out, in the precision given, and autograd's in double."""
+    p = prototypes.double().requires_grad_()
+    (expected,) = torch.autograd.grad(contrast(points.double(), labels, p, margins.double()), p)
+    value, slope = contrast_slope(points, labels, prototypes, margins)
+    assert value.item() == pytest.approx(contrast(points.double(), labels, p, margins.double()).item(), rel=1e-5)
+    return slope.double(), expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 7), st.floats(0, 1e3), st.integers(0, 99))
+def test_the_slope_written_out_is_that_of_autograd(count: int, classes: int, shift: float, seed: int):
+    """Also far from the origin, for points at prototypes, and for equal points."""
+    torch.manual_seed(seed)
+    prototypes, labels = torch.randn(classes, 5) + shift, torch.randint(classes, (count,))
+    points = torch.cat([prototypes[labels[: count // 2]], torch.randn(count - count // 2, 5) + shift])
+    points[-1] = points[0]
+    torch.testing.assert_close(*slopes(points, labels, prototypes, torch.rand(classes)), rtol=1e-4, atol=1e-5)
+
+
+def test_the_slope_of_close_points_keeps_its_digits():
+    """From squares and products a distance of 0.01 at 1,000 would be noise; points on both sides are no help."""
+    points = torch.tensor([[1000.0, 0.0], [-1000.0, 1.0], [500.0, -3.0]])
+    prototypes = points + torch.tensor([[0.01, 0.0], [0.0, 0.02], [0.0, 0.0]])
+    slope, expected = slopes(points, torch.tensor([0, 0, 2]), prototypes, torch.tensor([0.0, 1.0, 1e4]))
+    torch.testing.assert_close(slope, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_training_that_diverges_is_an_error():
+    module = TrainablePrototypes(3, 4)
+    with pytest.raises(ProteaError, match=r"diverged: their loss is (nan|inf) \(lr 1e\+30\)"):
+        train_prototypes(module, torch.randn(6, 4), torch.arange(6) % 3, 1.0, epochs=3, batch=2, lr=1e30)
 
 
 def test_equal_margins_of_all_classes_are_one_margin():
