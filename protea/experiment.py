@@ -101,7 +101,7 @@ def prepare(experiment: Experiment, given: Given | None = None) -> Recipe:
 
 def rounds(experiment: Experiment, watch: Watch = ignore) -> Iterator[Record]:
     """Run the experiment and yield one record per round; nothing is written."""
-    recipe = prepare(experiment)
+    recipe = _begin(experiment)
     with closing(open_engine(experiment, recipe)) as engine:
         yield from federation(experiment, recipe, engine, watch).run()
 
@@ -115,9 +115,9 @@ def run(
 ) -> Result:
     """Run the experiment to its end; with ``out``, in that new directory."""
     if out is None:
-        return _run(experiment, prepare(experiment), None, watch, on_round)
+        return _run(experiment, _begin(experiment), None, watch, on_round)
     Run.refuse_taken(Path(out))
-    recipe = prepare(experiment)
+    recipe = _begin(experiment)
     experiment = replace(experiment, models=recipe.models)  # with what was settled by timing
     directory = Run.create(Path(out), dump(experiment), environment(recipe.device, experiment.engine.threads))
     with directory.held():
@@ -148,7 +148,7 @@ def resume(
             stored = tomllib.loads((directory.path / "config.toml").read_text("utf-8"))["models"]["channels_last"]
             experiment = replace(experiment, models=replace(experiment.models, channels_last=tuple(stored)))
         given = Given(str(directory.path / "partition.json")) if start else None
-        return _run(experiment, prepare(experiment, given), directory, watch, on_round, start)
+        return _run(experiment, _begin(experiment, given), directory, watch, on_round, start)
 
 
 def ended(path: Path | str, experiment: Experiment) -> Result | None:
@@ -176,6 +176,14 @@ def refuse_other(experiment: Experiment, config: Path) -> None:
         raise ConfigError(
             f"This is not the experiment of {config.parent}: {found}.  Give the same one, or run it anew."
         )
+
+
+def _begin(experiment: Experiment, given: Given | None = None) -> Recipe:
+    """:func:`prepare`, while an engine whose start takes long gets ready."""
+    warm: Callable[[], None] | None = getattr(plugins.find("engines", experiment.engine.name), "warm", None)
+    if warm is not None:
+        warm()
+    return prepare(experiment, given)
 
 
 def _run(

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pickle import PicklingError
@@ -103,6 +104,12 @@ def processes() -> Any:
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["protea.engines.preload"])
     return context
+
+
+def warm() -> None:
+    """Start the process that workers come from; it imports torch while this one reads the data."""
+    if isinstance(processes(), mp.context.ForkServerContext):
+        forkserver.ensure_running()
 
 
 _all: list[Process] = []

@@ -24,7 +24,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from protea.engines import EngineSettings, Job, Reply, Watch, ignore
-from protea.engines.pool import Process, cores, pool, sendable
+from protea.engines.pool import Process, cores, pool, sendable, warm
 from protea.engines.wire import job_to_bytes, reply_from_bytes
 from protea.errors import CheckpointError
 from protea.payload import nbytes
@@ -36,6 +36,8 @@ KEPT = 256 * 2**20  # bytes of jobs that are kept to be repeated; then all clien
 
 class Processes:
     """Many processes on this machine, clients pinned to them."""
+
+    warm = staticmethod(warm)
 
     def __init__(self, worker: Worker, settings: EngineSettings | None = None) -> None:
         self.settings = settings or EngineSettings()
