@@ -39,7 +39,7 @@ LAYERS = [
     ["runs.compare", "runs.export"],
     ["runs.alike"],
     ["runs.past"],
-    ["rng", "plugins", "runs.store", "units"],
+    ["rng", "plugins", "runs.store", "units", "launch"],
     ["errors"],
 ]
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import multiprocessing as mp
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pickle import PicklingError
@@ -19,6 +17,7 @@ import torch
 
 from protea.engines.wire import job_from_bytes, reply_to_bytes
 from protea.errors import CheckpointError, ConfigError
+from protea.launch import processes
 from protea.worker import Worker
 
 
@@ -95,21 +94,6 @@ def sendable(worker: Worker) -> Iterator[None]:
             f"{type(worker.method).__name__} and its clients cannot be sent to other processes: {error}\n"
             f"  Define the class at the top of a file, not in a function or a notebook; or set engine.name=inline."
         ) from error
-
-
-def processes() -> Any:
-    """How processes are started: from one that has torch in place, where the system can."""
-    if sys.platform == "win32":
-        return mp.get_context("spawn")
-    context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["protea.engines.preload"])
-    return context
-
-
-def warm() -> None:
-    """Start the process that workers come from; it imports torch while this one reads the data."""
-    if isinstance(processes(), mp.context.ForkServerContext):
-        forkserver.ensure_running()
 
 
 _all: list[Process] = []

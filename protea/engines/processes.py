@@ -24,9 +24,10 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from protea.engines import EngineSettings, Job, Reply, Watch, ignore
-from protea.engines.pool import Process, cores, pool, sendable, warm
+from protea.engines.pool import Process, cores, pool, sendable
 from protea.engines.wire import job_to_bytes, reply_from_bytes
 from protea.errors import CheckpointError
+from protea.launch import warm
 from protea.payload import nbytes
 from protea.state import carry_clients
 from protea.worker import Worker

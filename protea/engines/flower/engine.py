@@ -23,10 +23,11 @@ from protea.engines.flower.grid import Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.flower.node import Node, attend
 from protea.engines.flower.programs import free_port
-from protea.engines.pool import cores, processes, sendable
+from protea.engines.pool import cores, sendable
 from protea.engines.station import Station
 from protea.engines.wire import joined, parted
 from protea.errors import PayloadError
+from protea.launch import processes
 from protea.payload import to_bytes
 from protea.state import carry_clients
 from protea.worker import Worker
