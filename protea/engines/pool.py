@@ -34,6 +34,9 @@ class Process:
         self.dead = False
         self.taken = True  # by an engine
 
+    def alive(self) -> bool:
+        return self.process.is_alive()
+
     def tell(self, verb: str, what: object) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # a dead process is noticed when it should answer
             self.pipe.send((verb, what))
