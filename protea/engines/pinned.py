@@ -37,16 +37,20 @@ class Host(Protocol):
 
     def alive(self) -> bool: ...
 
-    def tell(self, verb: str, what: object) -> None:
-        """Have it do something.  That it is gone is noticed when it should answer."""
+    def give(self, job: bytes) -> None:
+        """Have it begin a job.  That it is gone is noticed when it should answer."""
         ...
 
     def hear(self) -> bytes | None:
         """The answer to a job; ``None`` if the host is gone."""
         ...
 
-    def ask(self, verb: str, what: object) -> None:
-        """Tell, and wait until it is done; :class:`CheckpointError` if it is not."""
+    def save(self, directory: Path) -> None:
+        """Write the clients that live there; :class:`CheckpointError` if it cannot."""
+        ...
+
+    def load(self, directory: Path) -> None:
+        """Forget all clients, which go on from what was saved."""
         ...
 
     def bury(self) -> str:
@@ -143,7 +147,7 @@ class Pinned(ABC, Generic[H]):
         repeated = 0 if job.client in self.home else self._settle(job.client, host)
         limit = self.settings.limit or float("inf")
         self.due[host] = time.perf_counter() + limit * (1 + repeated)
-        host.tell("job", job_to_bytes(job))
+        host.give(job_to_bytes(job))
         return job
 
     def _take(self, job: Job, answer: bytes) -> Reply:
@@ -202,7 +206,7 @@ class Pinned(ABC, Generic[H]):
                 self._settle(client, self.pool[number % len(self.pool)])
             try:
                 for host in self.pool:
-                    host.ask("save", directory.absolute())
+                    host.save(directory.absolute())
                 break
             except CheckpointError:
                 if not tries_left or not any(host.dead for host in self.pool):
@@ -226,4 +230,4 @@ class Pinned(ABC, Generic[H]):
         self.behind.clear()
         self.saved = directory.absolute()
         for host in self.pool:
-            host.ask("load", self.saved)
+            host.load(self.saved)

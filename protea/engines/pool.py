@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from pickle import PicklingError
 from typing import Any
 
@@ -66,6 +67,15 @@ class Process:
         if answer != b"":
             found = f"a worker process {self.bury()}" if answer is None else answer.decode()
             raise (ConfigError if verb == "open" else CheckpointError)(f"{verb}: {found}")
+
+    def give(self, job: bytes) -> None:
+        self.tell("job", job)
+
+    def save(self, directory: Path) -> None:
+        self.ask("save", directory)
+
+    def load(self, directory: Path) -> None:
+        self.ask("load", directory)
 
     def bury(self) -> str:
         self.dead = True

@@ -50,7 +50,7 @@ class Processes(Pinned[Process]):
         process.ask("move", (Path.cwd(), sys.path))  # it may have been started elsewhere
         process.ask("open", self.plan)
         if self.saved is not None:
-            process.ask("load", self.saved)
+            process.load(self.saved)
 
     def _answered(self, hosts: Collection[Process]) -> Collection[Process]:
         # A Ctrl-C that comes just before the system waits is noticed only when that ends: wait in short turns.
