@@ -134,10 +134,10 @@ class Pinned(ABC, Generic[H]):
                     yield self._take(job, answer)
                     continue
                 how = self._end(host, late)
+                deaths[job.client] += late or self._to_blame(host)
                 unclaimed.extendleft(reversed(queues.pop(host)))
                 if (new := self._replace(host)) is not None:
                     queues[new] = deque()
-                deaths[job.client] += 1
                 if deaths[job.client] <= self.settings.retries:
                     unclaimed.appendleft(job)
                 else:
@@ -168,6 +168,10 @@ class Pinned(ABC, Generic[H]):
             host.stop()
             return f"it took longer than engine.limit, {self.settings.limit:g} s."
         return f"its {self.called} {host.bury()}.  If the system ran out of memory, use fewer engine.workers."
+
+    def _to_blame(self, host: H) -> bool:
+        """Whether the job may be why its host is gone."""
+        return True
 
     def _replace(self, host: H) -> H | None:
         """A new host, if there is room for one; the clients of the old one have no home now."""

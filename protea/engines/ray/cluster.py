@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 from ray._private import ray_constants
@@ -32,8 +34,9 @@ def enter(settings: EngineSettings) -> None:
         return
     if settings.address:
         try:
+            knock(settings.address)
             ray.init(address=settings.address, logging_level=logging.ERROR, log_to_driver=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise ConfigError(
                 f"engine.address is {settings.address!r}, where no Ray cluster answers: {error}\n"
                 f"  ray start --head prints the address; this process must be on a machine of the cluster."
@@ -62,6 +65,13 @@ def leave() -> None:
             ray.shutdown()
 
 
+def knock(address: str) -> None:
+    """Raise unless somebody listens there, which Ray itself would find out after minutes only."""
+    host, colon, port = address.rpartition(":")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+
+
 @contextmanager
 def loopback() -> Iterator[None]:
     """Within, Ray takes 127.0.0.1 for what it is, as it does on macOS and Windows.
@@ -83,6 +93,19 @@ def gpu_share(gpus: int, workers: int) -> float:
     (0.25, 0.5, 1.0, 0.0)
     """
     return 1 / math.ceil(workers / gpus) if gpus else 0.0
+
+
+def living() -> dict[str, bool]:
+    """Of the nodes that Ray takes to be alive, whether they answer: it may know after a while only that one is gone."""
+    return {node["NodeID"]: answers(node) for node in ray.nodes() if node["Alive"]}
+
+
+def answers(node: dict[str, Any]) -> bool:
+    try:
+        knock(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
+    except OSError:
+        return False
+    return True
 
 
 def room_for(needs: dict[str, float], among: dict[str, float]) -> bool:

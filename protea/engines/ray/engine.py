@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from protea.engines import EngineSettings
 from protea.engines.pinned import Pinned
 from protea.engines.pool import sendable
-from protea.engines.ray.cluster import enter, gpu_share, leave, room_for
+from protea.engines.ray.cluster import enter, gpu_share, leave, living, room_for
 from protea.engines.ray.seat import Seat, versions
 from protea.errors import CheckpointError, ClientError, ConfigError
 from protea.runs.store import write_bytes
@@ -26,6 +26,7 @@ from protea.state import path_of
 from protea.worker import Worker
 
 START = 180.0  # seconds within which an actor must have started
+NOTICE = 60.0  # seconds within which Ray must have noticed that a node is gone
 ROOM = 10.0  # seconds to wait for room for an actor that replaces another
 PART = 32 * 2**20  # bytes of a file that travel at once
 
@@ -63,7 +64,7 @@ class Actor:
 
     def alive(self) -> bool:
         try:
-            return bool(self.ask("alive"))
+            return bool(self.ask("process"))
         except RayError:
             return False
 
@@ -201,8 +202,14 @@ class Ray(Pinned[Actor]):
             raise ClientError("No actor is left, and the Ray cluster has no room for another.")
         return None
 
+    def _to_blame(self, host: Actor) -> bool:
+        return living().get(host.node, False)  # or all of its node is gone
+
     def _room(self) -> bool:
         """Whether the cluster has room for one more actor; that of a lost one is free after a moment."""
+        until = time.monotonic() + NOTICE
+        while not all(living().values()) and time.monotonic() < until:
+            time.sleep(0.5)
         until = time.monotonic() + ROOM
         while not (found := room_for({"CPU": 1, "GPU": self.share}, ray.available_resources())):
             if time.monotonic() > until:
@@ -220,8 +227,8 @@ class Ray(Pinned[Actor]):
 
     def _left(self) -> Iterator[tuple[str, Path]]:
         """Folders on nodes that live."""
-        living = {node["NodeID"] for node in ray.nodes() if node["Alive"]} if self.places else set()
-        return ((node, place) for node, place in self.places.items() if node in living)
+        there = living() if self.places else {}
+        return ((node, place) for node, place in self.places.items() if there.get(node))
 
 
 def refuse_device(device: str, gpus: int) -> None:
@@ -253,5 +260,5 @@ def words(error: Exception) -> str:
     if isinstance(error, RayTaskError):
         return f"failed: {error.cause!r}"
     lines = [line for line in str(error).splitlines() if line.startswith("The actor is dead because")]
-    reason = lines[-1].removeprefix("The actor is dead because").strip() if lines else type(error).__name__
+    reason = lines[-1].removeprefix("The actor is dead because").strip() if lines else "it does not answer"
     return f"was lost: {reason.rstrip('.')}"

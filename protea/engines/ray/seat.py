@@ -68,8 +68,8 @@ class Seat:
             return f"{type(error).__name__}: {error}"
         return ""
 
-    def alive(self) -> bool:
-        return True
+    def process(self) -> int:
+        return os.getpid()
 
     def job(self, message: bytes) -> bytes:
         assert self.worker is not None
