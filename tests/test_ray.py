@@ -90,7 +90,7 @@ def test_it_is_the_same_as_in_one_process(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("method", "first", "then"),
-    [(FedTGP(), TWO, EngineSettings("inline")), (FedPKD(), EngineSettings("inline"), TWO)],
+    [(FedTGP(), replace(TWO, address="auto"), EngineSettings("inline")), (FedPKD(), EngineSettings("inline"), TWO)],
     ids=["there and back", "here and there"],
 )
 def test_a_run_goes_on_in_another_engine(
@@ -266,11 +266,15 @@ def test_gpus_are_shared_out():
     assert [cluster.gpu_share(*each) for each in ((1, 4), (2, 3), (4, 2), (0, 2))] == [0.25, 0.5, 1.0, 0.0]
 
 
-def test_more_actors_than_cpus_and_a_client_address_are_refused():
+def test_more_actors_than_cpus_and_other_addresses_are_refused():
     with pytest.raises(ConfigError, match=r"has 4 CPUs and 1 GPUs; engine\.workers=5 needs one CPU each"):
         engine(Local(), replace(TWO, workers=5))
     with pytest.raises(ConfigError, match=r"engine\.address is 'ray://there'"):
         engine(Local(), replace(TWO, address="ray://there"))
+    with pytest.raises(
+        ConfigError, match=r"engine\.address is 'there:1', and this process uses the Ray at 127\.0\.0\.1:"
+    ):
+        engine(Local(), replace(TWO, address="there:1"))
 
 
 # Methods, here so that actors can import them

@@ -30,6 +30,9 @@ def enter(settings: EngineSettings) -> None:
             f"address of its head, such as 10.0.0.1:6379, or auto."
         )
     if ray.is_initialized():
+        there = ray.get_runtime_context().gcs_address
+        if settings.address not in ("", "auto", there):
+            raise ConfigError(f"engine.address is {settings.address!r}, and this process uses the Ray at {there}.")
         _users += bool(_users)
         return
     if settings.address:

@@ -105,9 +105,9 @@ class Ray(Pinned[Actor]):
         settings = settings or EngineSettings("ray")
         refuse_device(getattr(worker.build, "device", "cpu"), settings.gpus)
         enter(settings)
+        super().__init__(worker, settings)
+        self.places: dict[str, Path] = {}  # on each node, for its data
         try:
-            super().__init__(worker, settings)
-            self.places: dict[str, Path] = {}  # on each node, for its data
             there = ray.cluster_resources()
             count = settings.workers or int(there.get("CPU", 0))
             self.share = gpu_share(settings.gpus, count)
@@ -116,13 +116,12 @@ class Ray(Pinned[Actor]):
                     f"The Ray cluster has {there.get('CPU', 0):g} CPUs and {there.get('GPU', 0):g} GPUs; "
                     f"engine.workers={count} needs one CPU each, and engine.gpus is {settings.gpus}."
                 )
-        except BaseException:
-            leave()
-            raise
-        try:
             with sendable(worker):
                 self.plan = cloudpickle.dumps(worker.plan(Path(self.folder.name), count))
             self._open([Actor(self.share) for _ in range(count)])
+        except RayError as error:
+            self.close()
+            raise ConfigError(f"An actor {words(error)}, before it had any work.") from error
         except BaseException:
             self.close()
             raise
@@ -220,14 +219,14 @@ class Ray(Pinned[Actor]):
     def close(self) -> None:
         for actor in self.pool:
             actor.stop()
-        with suppress(RayError):
+        with suppress(RayError):  # a node may be lost at any time
             ray.get([remove_at(node, place) for node, place in self._left()], timeout=10)
         self.folder.cleanup()
         leave()
 
     def _left(self) -> Iterator[tuple[str, Path]]:
         """Folders on nodes that live."""
-        there = living() if self.places else {}
+        there = living() if self.places and ray.is_initialized() else {}
         return ((node, place) for node, place in self.places.items() if there.get(node))
 
 
