@@ -22,7 +22,6 @@ pytest.importorskip("ray", reason="the extra ray is not installed")
 import ray
 import toy
 from ray import cloudpickle
-from test_methods import play
 from test_processes import WAITING, Frail, ends, gone, linux, session, until, without_cost
 
 import protea
@@ -81,11 +80,6 @@ def federation(engine: Any, rounds: int = 3, **options: Any) -> Federation:
 
 
 # The same numbers
-
-
-def test_it_is_the_same_as_in_one_process(tmp_path: Path):
-    here = play(FedProto(), Inline, tmp_path / "here", fraction=0.75)
-    assert play(FedProto(), lambda worker: Ray(worker, TWO), tmp_path / "ray", fraction=0.75) == here
 
 
 @pytest.mark.parametrize(
