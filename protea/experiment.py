@@ -168,7 +168,8 @@ def ended(path: Path | str, experiment: Experiment) -> Result | None:
 def refuse_other(experiment: Experiment, config: Path) -> None:
     """Raise unless a run's config has these settings.  Where it goes on, and how often it is saved, may differ."""
     given, stored = (flat(table) for table in (to_table(experiment), tomllib.loads(config.read_text("utf-8"))))
-    free = ["device", "checkpoint", "engine.name", "engine.workers", "engine.limit", "engine.retries", "engine.memory"]
+    engine = ("name", "workers", "limit", "retries", "memory", "address", "gpus")
+    free = ["device", "checkpoint", *(f"engine.{setting}" for setting in engine)]
     if experiment.models.channels_last == "auto":
         free.append("models.channels_last")
     if other := [name for name in differing([given, stored]) if not under(name, free)]:

@@ -44,6 +44,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "engines": {
         "inline": "protea.engines.inline:Inline",
         "processes": "protea.engines.processes:Processes",
+        "ray": "protea.engines.ray.engine:Ray",
         "flower": "protea.engines.flower.engine:Flower",
     },
     "sources": {

@@ -55,6 +55,11 @@ class Recipe:
         shared.write(self.data, path)
         return replace(self, source=path)
 
+    def moved(self, folder: Path) -> Recipe:
+        """The same recipe where that file lies in another folder."""
+        assert isinstance(self.source, Path)
+        return replace(self, source=folder / self.source.name)
+
     def size(self, client: int) -> int:
         return len(self.data.shares[client].train)
 

@@ -23,12 +23,12 @@ from protea.weights import Weights
 
 def save_client(client: Client, directory: Path) -> None:
     model = {name: t.detach().cpu().contiguous().clone() for name, t in client.model.state_dict().items()}
-    _write(_path(client.id, directory), client.memory, model)
+    _write(path_of(client.id, directory), client.memory, model)
 
 
 def load_client(client: Client, directory: Path) -> None:
     """Take up the client's saved state; a client that never took part has none."""
-    path = _path(client.id, directory)
+    path = path_of(client.id, directory)
     if path.exists():
         _read(path, client.memory, client.model, str(client.device))
 
@@ -70,7 +70,8 @@ def name_of(id: int) -> str:
     return f"client-{id:03d}"
 
 
-def _path(id: int, directory: Path) -> Path:
+def path_of(id: int, directory: Path) -> Path:
+    """Where a client's state is, in a directory of saved ones."""
     return directory / f"{name_of(id)}.safetensors"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import toy
 
 import protea
 from protea import Data, Experiment, Method, Needs, config, plugins
@@ -19,12 +21,15 @@ from protea.data.sources.csv_table import Csv
 from protea.data.sources.folder import Folder
 from protea.data.sources.npz import Npz
 from protea.engines import EngineSettings
+from protea.engines.inline import Inline
+from protea.engines.processes import Processes
 from protea.errors import ConfigError, PluginError
 from protea.evaluation import Evaluation
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.models import Models
 from protea.training import Training
+from protea.worker import Worker
 
 HERE = "test_config"
 
@@ -382,3 +387,19 @@ def test_an_infinite_setting_survives_the_way_to_the_file_and_back(tmp_path):
     experiment = replace(Experiment(), method=FedProto(pull=float("inf")))
     (tmp_path / "exp.toml").write_text(config.dump(experiment))
     assert config.load(tmp_path / "exp.toml") == experiment
+
+
+@pytest.mark.parametrize("engine", [Inline, Processes])
+@pytest.mark.parametrize("setting", ["address", "gpus"])
+def test_settings_of_a_cluster_are_refused_by_engines_without_one(engine: Any, setting: str):
+    settings = EngineSettings(engine.__name__.lower(), workers=1, **{setting: {"address": "auto", "gpus": 1}[setting]})
+    with pytest.raises(ConfigError, match=rf"engine\.{setting} is set, and engine\.name={settings.name} has no use"):
+        engine(Worker(Local(), toy.build, seed=1), settings)
+
+
+def test_an_engine_whose_extra_is_missing_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch):
+    for module in [name for name in sys.modules if name.startswith("protea.engines.ray")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"needs Ray, which is not installed\.  Type: pip install 'protea\[ray\]'"):
+        read('engine = "ray"')

@@ -23,7 +23,7 @@ import protea
 from protea import Client, Data, Experiment, Method, Prototypes
 from protea.config import load
 from protea.data.sources.spiral import Spiral
-from protea.engines import EngineSettings, Job, Reply, processes
+from protea.engines import EngineSettings, Job, Reply, pinned
 from protea.engines.inline import Inline
 from protea.engines.processes import Processes
 from protea.errors import ClientError, ConfigError
@@ -191,7 +191,7 @@ def test_a_process_that_dies_while_nobody_looks_is_replaced_when_it_is_saved(tmp
 
 
 def test_jobs_to_repeat_do_not_pile_up_where_nobody_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(processes, "KEPT", 0)
+    monkeypatch.setattr(pinned, "KEPT", 0)
     method = Frail(where="train", folder=str(tmp_path), round=3)
     calm = Inline(Worker(replace(method, where="never"), toy.build, seed=7))
     whole = ends(federation(calm), tmp_path / "calm")

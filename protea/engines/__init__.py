@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from protea.errors import ConfigError
 from protea.payload import Named
 from protea.units import Size
 
@@ -70,8 +71,18 @@ class EngineSettings:
     """``[engine]`` of an experiment."""
 
     name: str = "processes"
-    workers: NonNegativeInt = 0  # processes; 0 for one per core
+    workers: NonNegativeInt = 0  # processes or actors; 0 for one per core
     threads: PositiveInt = 1  # of torch, in each worker and on the server
     limit: NonNegativeFloat = 0.0  # seconds that a client may take for a job; 0 for as long as it takes
     retries: NonNegativeInt = 1  # for a job whose process was killed or took too long
     memory: Size | None = None  # of all workers together; clients beyond it wait on disk
+    address: str = ""  # of a Ray cluster, such as 10.0.0.1:6379; empty for one on this machine
+    gpus: NonNegativeInt = 0  # of the Ray cluster, shared out evenly among the workers
+
+    def refuse_cluster(self) -> None:
+        """For engines that know no cluster: a setting that would do nothing is an error."""
+        for setting in ("address", "gpus"):
+            if getattr(self, setting):
+                raise ConfigError(
+                    f"engine.{setting} is set, and engine.name={self.name} has no use for it.  Set engine.name=ray."
+                )

@@ -14,7 +14,9 @@ class Inline:
     """One process, one client after another."""
 
     def __init__(self, worker: Worker, settings: EngineSettings | None = None) -> None:
-        if settings is not None and settings.limit:
+        settings = settings or EngineSettings("inline")
+        settings.refuse_cluster()
+        if settings.limit:
             raise ConfigError("engine.limit is set, and engine.name=inline cannot end a client.  Set it to processes.")
         self.worker = worker
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from pickle import PicklingError
 from typing import Any
 
@@ -33,6 +34,9 @@ class Process:
         theirs.close()
         self.dead = False
         self.taken = True  # by an engine
+
+    def alive(self) -> bool:
+        return self.process.is_alive()
 
     def tell(self, verb: str, what: object) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # a dead process is noticed when it should answer
@@ -63,6 +67,15 @@ class Process:
         if answer != b"":
             found = f"a worker process {self.bury()}" if answer is None else answer.decode()
             raise (ConfigError if verb == "open" else CheckpointError)(f"{verb}: {found}")
+
+    def give(self, job: bytes) -> None:
+        self.tell("job", job)
+
+    def save(self, directory: Path) -> None:
+        self.ask("save", directory)
+
+    def load(self, directory: Path) -> None:
+        self.ask("load", directory)
 
     def bury(self) -> str:
         self.dead = True

@@ -62,6 +62,7 @@ class Flower:
         self, worker: Worker, settings: EngineSettings | None = None, deployment: Deployment | None = None
     ) -> None:
         self.settings = settings or EngineSettings()
+        self.settings.refuse_cluster()
         self.folder = Path(tempfile.mkdtemp(prefix="protea-"))
         self.first: Path | None = None  # where clients were saved by an earlier run
         self.hosts: list[BaseProcess] = []
