@@ -64,7 +64,9 @@ def setting(
     return config.read(table)
 
 
-def compared(experiment: Experiment, threads: int = 0) -> tuple[dict[str, list[float]], dict[str, list[tuple[float, float]]]]:
+def compared(
+    experiment: Experiment, threads: int = 0
+) -> tuple[dict[str, list[float]], dict[str, list[tuple[float, float]]]]:
     """Seconds of each round, and its loss and accuracy, of both."""
     recipe = prepare(experiment)
     said: dict[str, list[tuple[float, float]]] = {"plain": [], "protea": []}
