@@ -68,13 +68,18 @@ class Table:
             "commit": commit(),
             "torch": torch.__version__,
             "cores": os.cpu_count(),
-            "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-            "settings": dict(settings),
+            "command": " ".join(short(word) for word in sys.argv),
+            "settings": {name: short(value) if isinstance(value, Path) else value for name, value in settings.items()},
             "numbers": self.rows,
         }
         folder.mkdir(exist_ok=True)
         with (folder / f"{name}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, default=str) + "\n")
+
+
+def short(word: str | Path) -> str:
+    """Without the folders of this machine."""
+    return Path(word).name if Path(word).is_absolute() or word is sys.argv[0] else str(word)
 
 
 def text(value: object) -> str:

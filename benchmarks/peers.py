@@ -142,7 +142,12 @@ def compared(peer: str, python: Path, samples: int, rounds: int) -> tuple[list[f
     with tempfile.TemporaryDirectory() as name, closing(open_engine(ours, recipe)) as engine:
         folder = Path(name)
         write(recipe, folder / "data.npz")
-        with started(python, f"{peer}_fedproto.py", given | {"data": str(folder / "data.npz")}, folder) as other:
+        with started(
+            python,
+            f"{peer}_fedproto.py",
+            given | {"data": str(folder / "data.npz"), "scratch": str(folder / "ray")},
+            folder,
+        ) as other:
             run = federation(ours, recipe, engine).run()
             for _ in range(rounds):
                 theirs.append(seconds(other.play))

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ def settings() -> dict[str, Any]:
     return found
 
 
+@cache
 def samples(path: str | Path, client: int) -> dict[str, Tensor]:
-    """x, y, x_test and y_test of a client."""
+    """x, y, x_test and y_test of a client; a process reads them once."""
     with np.load(path, allow_pickle=False) as file:
         return {name: torch.from_numpy(file[f"{client}/{name}"]) for name in ("x", "y", "x_test", "y_test")}
 

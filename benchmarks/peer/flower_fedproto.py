@@ -6,7 +6,6 @@ The server polls for replies itself, every hundredth of a second, which is quick
 from __future__ import annotations
 
 import time
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -17,8 +16,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from torch import Tensor, nn
-
-load = lru_cache(maxsize=None)(samples)  # a process reads a client's samples once
 
 
 def client_app(given: dict) -> ClientApp:
@@ -32,7 +29,7 @@ def client_app(given: dict) -> ClientApp:
             model = nn.Sequential(*htcnn(client % 8 + 1))
         if "model" in context.state:
             model.load_state_dict(context.state["model"].to_torch_state_dict())
-        return load(given["data"], client), model
+        return samples(given["data"], client), model
 
     def prototypes(message: Message) -> tuple[Tensor, Tensor]:
         arrays = message.content["down"]
@@ -121,6 +118,12 @@ if __name__ == "__main__":
         num_supernodes=options["clients"],
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": options["threads"], "include_dashboard": False, "_node_ip_address": "127.0.0.1"},
+            "init_args": {
+                "address": "local",  # never somebody else's cluster
+                "num_cpus": options["threads"],
+                "include_dashboard": False,
+                "_node_ip_address": "127.0.0.1",
+                "_temp_dir": options["scratch"],
+            },
         },
     )
