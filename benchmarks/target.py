@@ -7,11 +7,11 @@
 Fashion-MNIST, the eight CNNs of htcnn8, 20 clients, Dirichlet 0.1, batch 10, lr 0.01, one epoch, every client
 evaluated in every round: plain settings of an experiment.  The shared test set, which Protea by default looks at in the
 last round, is left out on both sides.  The plain loop (plain.py) is one process with as many threads as Protea has
-workers; where others use the machine two threads wait for each other for long, and --threads 1 is its better form.
-Losses and accuracies of both are shown: they have to be the same work.  Texts reach both as Protea gives
-them, through the frozen layers once, so that only the loops are compared.
+workers; where others use the machine its threads wait for each other for long, and --threads 1 is its better form.
+Losses and accuracies of the last round of both are shown: they have to be the same work.  Texts reach both as Protea
+gives them, through the frozen layers once, so that only the loops are compared.
 
-``plain/protea`` is the median over rounds after the first, ``totals`` the ratio of their sums.
+``plain over protea`` is the median over rounds after the first, ``totals`` the ratio of their sums.
 """
 
 from __future__ import annotations
