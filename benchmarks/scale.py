@@ -113,7 +113,7 @@ def of_classes(method: str, classes: int, rounds: int) -> tuple[dict[str, list[f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", default="20,100,500,1000")
+    parser.add_argument("--clients", default="20,100,500,1000", help="'' to leave this out")
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory", help="engine.memory of a second row, as in 4GB")
@@ -125,15 +125,17 @@ def main() -> None:
     if options.pair:
         print("found", json.dumps(pair(int(options.pair), options.samples, options.rounds, options.memory)))
         return
-    table = Table(clients=9, engine_memory=15, few_s=8, many_s=8, over_20_clients=17, peak_GB=9)
-    for clients in options.clients.split(","):
-        for memory in (None, options.memory) if options.memory else (None,):
-            call = ["--pair", clients, "--samples", str(options.samples), "--rounds", str(options.rounds)]
-            call += ["--memory", memory] if memory else []
-            done = subprocess.run([sys.executable, __file__, *call], stdout=subprocess.PIPE, text=True, check=True)
-            found = json.loads(done.stdout.rpartition("found ")[2])
-            table.add(int(clients), memory, *(found[name] for name in ("few", "many", "ratio")), found["memory"] / 1e9)
-    table.keep("scale", vars(options))
+    if options.clients:
+        table = Table(clients=9, engine_memory=15, few_s=8, many_s=8, over_20_clients=17, peak_GB=9)
+        for clients in options.clients.split(","):
+            for memory in (None, options.memory) if options.memory else (None,):
+                call = ["--pair", clients, "--samples", str(options.samples), "--rounds", str(options.rounds)]
+                call += ["--memory", memory] if memory else []
+                done = subprocess.run([sys.executable, __file__, *call], stdout=subprocess.PIPE, text=True, check=True)
+                found = json.loads(done.stdout.rpartition("found ")[2])
+                times = (found[name] for name in ("few", "many", "ratio"))
+                table.add(int(clients), memory, *times, found["memory"] / 1e9)
+        table.keep("scale", vars(options))
     if options.many:
         table = Table(clients=9, take_part=11, choose_ms=11, prepare_s=11, round_s=9, peak_GB=9)
         chosen, prepared, took, memory = crowd(options.many)
