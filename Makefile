@@ -26,7 +26,10 @@ types: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/target.py --samples 2000 --rounds 3
+	$(BIN)/python benchmarks/geometry.py --classes 10,100,1000
+	$(BIN)/python benchmarks/scale.py --clients 100 --samples 2000 --rounds 2 --many 10000 --classes 200
+	$(BIN)/python benchmarks/startup.py 3
 
 fuzz: $(READY)
 	$(BIN)/python fuzz/payloads.py --count $(or $(COUNT),1000000) --seed $(or $(SEED),1)

@@ -20,6 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from measure import Table
+
 from protea import config
 from protea.config import Experiment
 from protea.engines import EngineSettings
@@ -32,11 +34,12 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.toml"
 
 def main(rounds: str = "5", engine: str = "inline") -> None:
     base = replace(config.load(EXAMPLE, ["training.lr=0.001"]), rounds=int(rounds), engine=EngineSettings(engine))
-    print(f"{'models':<10}{'MB':>8}{'round s':>10}{'checkpoint s':>14}{'ratio':>9}")
+    table = Table(models=10, MB=8, round_s=10, checkpoint_s=14, ratio=9)
     for family in FAMILIES:
         experiment = replace(base, models=replace(base.models, family=family))
         size, trained, saved = measure(experiment)
-        print(f"{family:<10}{size / 1e6:>8.1f}{trained:>10.3f}{saved:>14.3f}{saved / trained:>8.1%}", flush=True)
+        table.add(family, size / 1e6, trained, saved, saved / trained)
+    table.keep("checkpoints", {"rounds": base.rounds, "engine": engine})
 
 
 def measure(experiment: Experiment) -> tuple[int, float, float]:

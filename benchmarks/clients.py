@@ -14,6 +14,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from measure import Table
+
 from protea import config, rounds
 
 
@@ -29,15 +31,17 @@ def main(clients: str = "1000", limit: str = "3GB", path: str = "examples/fashio
         "evaluation.every=2", "evaluation.shared=never", *changes,
     ]  # fmt: skip
     found = {}
+    table = Table(clients=9, limit=10, first_s=9, second_s=10, peak_GB=9)
     for name, more in (("no limit", []), (limit, [f"engine.memory={limit}"])):
         call = [sys.executable, __file__, "run", path, *common, *more]
         out = subprocess.run(call, stdout=subprocess.PIPE, text=True, check=True).stdout
         records = [json.loads(line) for line in out.splitlines()]
         costs = [record.pop("cost") for record in records]
         found[name] = records
-        times = ", ".join(f"{sum(cost['seconds'].values()):.0f} s" for cost in costs)
-        print(f"{clients} clients, {name}: rounds took {times}; {costs[-1]['memory'] / 1e9:.2f} GB in all processes")
+        took = [sum(cost["seconds"].values()) for cost in costs]
+        table.add(int(clients), name, *took, costs[-1]["memory"] / 1e9)
     print("same records" if found["no limit"] == found[limit] else "DIFFERENT records")
+    table.keep("clients", {"experiment": path, "changes": list(changes)})
 
 
 if __name__ == "__main__":

@@ -1,47 +1,164 @@
-"""Seconds per step and memory of the server's geometry at 100, 1,000 and 10,000 classes.
+"""The server's geometry at 10 to 10,000 classes, against the forms in which it is usually written, in turns.
 
-    python benchmarks/geometry.py [classes,classes,...] [dim] [threads]
+    python benchmarks/geometry.py [--classes 10,100,1000,10000] [--dim 512] [--threads 1] [--large] [--kinds]
 
-Two kinds of prototypes: ``spread`` are random directions, of which few pairs are above the margin; ``crowded`` are
-near one common direction, as those of a young model, and all pairs are.  ``refine sparse 5`` is a refinement of five
-steps, per step: the first looks at all pairs, the later ones only at what moved.  Memory is the process's peak so far.
+A step of FedPAGR's refinement: a loop over pairs, autograd on the matrix of all cosines, ours.  An iteration of the
+Thomson solver: all differences at once, ours.  A step of FedTGP's server with a batch of 10: autograd with
+torch.optim, ours.  First all must give the same.  Naive forms are left out where they would take minutes or gigabytes;
+with ``--large`` they are taken a size further.  Memory is the process's peak so far.
+
+``--kinds`` is a second table, of ours alone: ``spread`` prototypes are random directions, of which few pairs are above
+the margin; ``crowded`` ones are near one common direction, as those of a young model, and all pairs are.
 """
 
 from __future__ import annotations
 
-import resource
-import sys
-import time
+import argparse
+import copy
 from collections.abc import Callable
+from statistics import median
 
 import torch
 import torch.nn.functional as F
+from measure import Table, Work, in_turns, ratio, seconds
 from torch import Tensor
 
 from protea import Prototypes, geometry
+from protea.methods.fedtgp import TrainablePrototypes, train_prototypes
+from protea.shelf import peak_memory
+
+WEIGHT, MARGIN, LR = 0.5, 0.3, 0.01  # of FedPAGR
+POINTS, BATCH = 100, 10  # of FedTGP's server, in an epoch
 
 
-def prototypes(classes: int, dim: int, crowded: bool) -> Tensor:
+def prototypes(classes: int, dim: int, crowded: bool = False) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return F.normalize(torch.randn(classes, dim, generator=generator) + (3.0 if crowded else 0.0), dim=1)
 
 
-def measure(work: Callable[[], object], steps: int = 1) -> tuple[float, float]:
-    """Seconds per step, the least of three tries if that is soon done; and gigabytes at the process's peak."""
-    tries: list[float] = []
-    while len(tries) < 3 and sum(tries) < 1:
-        started = time.perf_counter()
-        work()
-        tries.append(time.perf_counter() - started)
-    return min(tries) / steps, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+def refined(start: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+    """One step of SGD by autograd."""
+    point = start.clone().requires_grad_()
+    loss(F.normalize(point, dim=1)).backward()
+    assert point.grad is not None
+    return F.normalize(point.detach() - LR * point.grad, dim=1)
 
 
-def works(start: Tensor) -> dict[str, tuple[Callable[[], object], int]]:
+def pair_loop(start: Tensor) -> Tensor:
+    def loss(u: Tensor) -> Tensor:
+        value = (1 - (start * u).sum(1)).sum()
+        for i in range(len(u)):
+            for j in range(len(u)):
+                if i != j:
+                    value = value + WEIGHT * (u[i] @ u[j] - MARGIN).clamp(min=0)
+        return value
+
+    return refined(start, loss)
+
+
+def gram(start: Tensor) -> Tensor:
+    def loss(u: Tensor) -> Tensor:
+        above = (u @ u.T - MARGIN).clamp(min=0)
+        return (1 - (start * u).sum(1)).sum() + WEIGHT * (above.sum() - above.diagonal().sum())
+
+    return refined(start, loss)
+
+
+def differences(x: Tensor) -> Tensor:
+    """Forces from all differences, (classes, classes, dim) numbers."""
+    away = x.unsqueeze(1) - x
+    squares = away.square().sum(2)
+    squares.fill_diagonal_(torch.inf)
+    return (away / squares.unsqueeze(2)).sum(1)
+
+
+def tgp_autograd(module: TrainablePrototypes, points: Tensor, labels: Tensor) -> None:
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR)
+    for rows in torch.randperm(len(points)).split(BATCH):
+        away = torch.cdist(points[rows], module())
+        value = F.cross_entropy(-(away + F.one_hot(labels[rows], away.shape[1])), labels[rows])
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+
+
+def forms(classes: int, dim: int, large: bool) -> dict[str, tuple[int, dict[str, Work]]]:
+    """By what they do, the number of steps and the forms; ours is last."""
+    start, further = prototypes(classes, dim), 10 if large else 1
+    sent = [Prototypes(start, torch.ones(classes))]
+
+    def ours() -> Tensor:
+        return geometry.refine(start, sent, weight=WEIGHT, margin=MARGIN, steps=1, lr=LR)
+
+    refine: dict[str, Work] = {}
+    if classes <= 30 * further:
+        refine["pair loop"] = lambda: pair_loop(start)
+        torch.testing.assert_close(pair_loop(start), ours(), atol=1e-5, rtol=1e-4)
+    if classes <= 1000 * further:
+        refine["gram autograd"] = lambda: gram(start)
+        torch.testing.assert_close(gram(start), ours(), atol=1e-5, rtol=1e-4)
+    thomson: dict[str, Work] = {}
+    if classes <= 100 * further:
+        thomson["differences"] = lambda: differences(start)
+        torch.testing.assert_close(differences(start), geometry.forces(start), atol=1e-3 * classes, rtol=1e-3)
+    found = {
+        "fedpagr": (1, refine | {"ours": ours}),
+        "thomson": (1, thomson | {"ours": lambda: geometry.forces(start)}),
+    }
+    if classes <= 1000:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            plain = TrainablePrototypes(classes, dim)
+            points, labels = torch.randn(POINTS, dim), torch.randint(classes, (POINTS,))
+        own = copy.deepcopy(plain)
+
+        def by_us() -> None:
+            train_prototypes(own, points, labels, 1.0, 1, BATCH, LR)
+
+        def by_autograd() -> None:
+            tgp_autograd(plain, points, labels)
+
+        for work in (by_us, by_autograd):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(1)
+                work()
+        torch.testing.assert_close(own(), plain(), atol=1e-4, rtol=1e-3)
+        found["fedtgp"] = (POINTS // BATCH, {"autograd": by_autograd, "ours": by_us})
+    return found
+
+
+def compare(sizes: list[int], dim: int, large: bool) -> Table:
+    table = Table(step=10, classes=9, form=16, ms=12, over_ours=11, peak_GB=9)
+    for classes in sizes:
+        for step, (count, works) in forms(classes, dim, large).items():
+            once = sum(seconds(work) for work in works.values())
+            taken = in_turns(works, max(3, min(30, int(2 / once))))
+            for form, each in taken.items():
+                ms = 1000 * median(each) / count
+                table.add(step, classes, form, ms, ratio(each, taken["ours"], 0), peak_memory() / 1e9)
+    return table
+
+
+def kinds(sizes: list[int], dim: int) -> Table:
+    """Ours by kind of prototypes; ``refine sparse 5`` looks at all pairs first, then only at what moved."""
+    table = Table(classes=9, prototypes=12, work=17, ms_per_step=13, peak_GB=9)
+    for classes in sizes:
+        for kind in ("spread", "crowded"):
+            start = prototypes(classes, dim, kind == "crowded")
+            for name, (work, steps) in works(start).items():
+                tries = [seconds(work)]
+                while len(tries) < 3 and sum(tries) < 1:
+                    tries.append(seconds(work))
+                table.add(classes, kind, name, 1000 * min(tries) / steps, peak_memory() / 1e9)
+    return table
+
+
+def works(start: Tensor) -> dict[str, tuple[Work, int]]:
     """What to measure, each with its number of steps."""
     sent = [Prototypes(start, torch.ones(len(start)))]
 
-    def refine(pairs: geometry.Pairs, steps: int) -> tuple[Callable[[], object], int]:
-        return lambda: geometry.refine(start, sent, weight=0.5, margin=0.3, steps=steps, pairs=pairs), steps
+    def refine(pairs: geometry.Pairs, steps: int) -> tuple[Work, int]:
+        return lambda: geometry.refine(start, sent, weight=WEIGHT, margin=MARGIN, steps=steps, pairs=pairs), steps
 
     return {
         "margins": (lambda: geometry.margins(start), 1),
@@ -53,15 +170,20 @@ def works(start: Tensor) -> dict[str, tuple[Callable[[], object], int]]:
     }
 
 
-def main(sizes: str = "100,1000,10000", dim: str = "512", threads: str = "1") -> None:
-    torch.set_num_threads(int(threads))
-    print(f"{'classes':>8}  {'prototypes':<11}{'':<16}{'s per step':>12}{'peak GB':>10}")
-    for classes in map(int, sizes.split(",")):
-        for kind in ("spread", "crowded"):
-            for name, (work, steps) in works(prototypes(classes, int(dim), kind == "crowded")).items():
-                seconds, peak = measure(work, steps)
-                print(f"{classes:>8}  {kind:<11}{name:<16}{seconds:>12.4f}{peak:>10.2f}", flush=True)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--classes", default="10,100,1000,10000")
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--kinds", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    sizes = [int(size) for size in options.classes.split(",")]
+    compare(sizes, options.dim, options.large).keep("geometry", vars(options))
+    if options.kinds:
+        kinds(sizes, options.dim).keep("geometry-kinds", vars(options))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

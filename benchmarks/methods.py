@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from measure import Table
 from suited import suited
 
 from protea import Experiment, config, plugins
@@ -28,11 +29,11 @@ def main(path: str = "examples/digits.toml", rounds: str = "4", architecture: st
         engine=EngineSettings("inline"),
         evaluation=replace(base.evaluation, every=int(rounds), shared="never", local_prototypes=False),
     )
-    print(f"{'method':<12}{'round / round of Local':>24}{'of that on the server':>24}")
+    table = Table(method=12, over_local=12, server=9)
     for name in plugins.table("methods"):
         experiment = suited(base, plugins.find("methods", name)(), architecture)
-        ratio, server = compared(experiment)
-        print(f"{name:<12}{ratio:>24.2f}{100 * server:>22.0f} %", flush=True)
+        table.add(name, *compared(experiment))
+    table.keep("methods", {"experiment": path, "rounds": int(rounds), "changes": list(changes)})
 
 
 def compared(experiment: Experiment) -> tuple[float, float]:

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from measure import Table
 from rich.console import Console
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
@@ -42,7 +43,9 @@ def main(given: str | None = None) -> None:
             browser.get(page.as_uri())
             seconds.append(float(browser.execute_script(LOADED)))
         browser.quit()
-        print(f"{size(page.stat().st_size)}; loaded in {median(seconds):.2f} s (median of 5)")
+        table = Table(size=10, loaded_s=10)
+        table.add(size(page.stat().st_size), median(seconds))
+        table.keep("report", {"run": "given" if given else "digits, 100 rounds, 20 clients"})
 
 
 if __name__ == "__main__":

@@ -1,44 +1,53 @@
-"""Seconds per round of each method, in one process and in many, measured in turns.
+"""Seconds per round of each method and what they are spent on, in one process and in many, measured in turns.
 
-    python benchmarks/rounds.py [EXPERIMENT.toml] [rounds] [workers]
+    python benchmarks/rounds.py [EXPERIMENT.toml] [rounds] [workers] [methods]
 
-Absolute times depend on the machine and its load; the ratio of two things measured in turns much less.
+Training, evaluation and the server's work are as the record has them; overhead is all else that passes until the
+round's record is there.  Shares are of a round in many processes.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from measure import Table, in_turns, ratio
 from suited import suited
 
 from protea import config, plugins
 from protea.engines import EngineSettings
 from protea.experiment import federation, open_engine, prepare
+from protea.record import Record
+
+PARTS = ("train", "evaluate", "server")
 
 
-def main(path: str = "examples/digits.toml", rounds: str = "5", workers: str = "0") -> None:
+def main(path: str = "examples/digits.toml", rounds: str = "5", workers: str = "0", methods: str = "") -> None:
     base = replace(config.load(Path(path)), rounds=int(rounds))
     engines = {"inline": EngineSettings("inline"), "processes": EngineSettings("processes", int(workers))}
-    print(f"{'method':<12}{'inline s':>10}{'processes s':>13}{'ratio':>8}   train / server / evaluate of processes")
-    for name in plugins.table("methods"):
+    table = Table(method=12, inline_s=10, processes_s=13, ratio=8, train=8, evaluate=10, server=8, overhead=10)
+    for name in methods.split(",") if methods else plugins.table("methods"):
         experiment = suited(base, plugins.find("methods", name)())
         recipe = prepare(experiment)
         opened = {kind: open_engine(replace(experiment, engine=each), recipe) for kind, each in engines.items()}
         loops = {kind: federation(experiment, recipe, engine).run() for kind, engine in opened.items()}
-        seen: dict[str, list[dict[str, float]]] = {kind: [] for kind in engines}
-        for _ in range(experiment.rounds):
-            for kind, loop in loops.items():
-                seen[kind].append(next(loop).cost.seconds)
+        costs: list[dict[str, float]] = []
+
+        def many(loop: Iterator[Record] = loops["processes"], costs: list[dict[str, float]] = costs) -> None:
+            costs.append(next(loop).cost.seconds)
+
+        seconds = in_turns({"inline": lambda loop=loops["inline"]: next(loop), "processes": many}, experiment.rounds)
         for engine in opened.values():
             engine.close()
-        later = {kind: costs[1:] for kind, costs in seen.items()}  # the first round builds the clients
-        inline, many = (median(sum(cost.values()) for cost in later[kind]) for kind in engines)
-        parts = [median(cost[part] for cost in later["processes"]) / many for part in ("train", "server", "evaluate")]
-        shares = " / ".join(f"{100 * part:.0f} %" for part in parts)
-        print(f"{name:<12}{inline:>10.2f}{many:>13.2f}{inline / many:>8.2f}   {shares}", flush=True)
+        inline, whole = (median(seconds[kind][1:]) for kind in engines)  # the first round builds the clients
+        later = list(zip(costs, seconds["processes"], strict=True))[1:]
+        shares = [median(cost.get(part, 0.0) / wall for cost, wall in later) for part in PARTS]
+        overhead = median(1 - sum(cost.values()) / wall for cost, wall in later)
+        table.add(name, inline, whole, ratio(seconds["inline"], seconds["processes"]), *shares, overhead)
+    table.keep("rounds", {"experiment": path, "rounds": int(rounds), "workers": int(workers)})
 
 
 if __name__ == "__main__":
