@@ -20,6 +20,8 @@ LIMIT = 3.0  # seconds
 TORCH = "import time, torch; print('at', time.time(), flush=True)"
 RUN = """
 import sys, time
+from protea.launch import warm
+warm()  # as protea/__main__.py does
 from protea import plugins
 from protea.cli import main
 def first(self, jobs, watch=None):
