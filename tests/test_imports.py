@@ -7,6 +7,7 @@ ROOT = Path(__file__).parents[1] / "protea"
 
 # Top to bottom.  Within a line modules may use each other; a folder stands for all in it.
 LAYERS = [
+    ["__main__"],
     ["cli"],
     ["commands"],
     ["network"],
@@ -33,6 +34,7 @@ LAYERS = [
     ["server"],
     ["layout"],
     ["models", "data", "training", "descent", "losses", "geometry", "weights", "lowrank", "memory", "devices"],
+    ["trainable"],
     ["prototypes"],
     ["payload"],
     ["tables"],

@@ -20,7 +20,8 @@ from torch import Tensor
 from protea import Client, Prototypes, Server
 from protea.geometry import margins
 from protea.methods.fedpkd import DualKnowledge, FedPKD, Share
-from protea.methods.fedtgp import TrainablePrototypes, train_prototypes, widest_gap
+from protea.methods.fedtgp import widest_gap
+from protea.trainable import TrainablePrototypes, train_prototypes
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from protea import Client, Method, Payload, Prototypes, Server, Upload, losses
 from protea.geometry import margins
-from protea.methods.fedtgp import contrast
 from protea.prototypes import Collector, Weighting
+from protea.trainable import contrast
 
 Margin = Literal["nearest", "mean", "literal"]
 

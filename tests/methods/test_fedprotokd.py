@@ -22,10 +22,10 @@ from protea.evaluation.examine import serve
 from protea.federation import Federation
 from protea.methods.fedpkd import DualKnowledge, FedPKD, distances, nearest
 from protea.methods.fedprotokd import FedProtoKD
-from protea.methods.fedtgp import contrast
 from protea.methods.local import Local
 from protea.payload import nbytes, pack
 from protea.rng import Streams
+from protea.trainable import contrast
 from protea.training import Training
 from protea.worker import Worker
 

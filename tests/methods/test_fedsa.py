@@ -12,11 +12,11 @@ from protea import Client, Prototypes, Upload
 from protea.engines.inline import Inline
 from protea.federation import Federation
 from protea.methods.fedsa import AnchorsAndMeans, FedSA, average_margin, project
-from protea.methods.fedtgp import contrast
 from protea.methods.local import Local
 from protea.payload import pack, unpack
 from protea.rng import Streams
 from protea.server import Server
+from protea.trainable import contrast
 from protea.worker import Worker
 
 

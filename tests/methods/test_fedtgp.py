@@ -17,10 +17,11 @@ from protea.engines.inline import Inline
 from protea.errors import ProteaError
 from protea.federation import Federation
 from protea.methods.fedproto import FedProto
-from protea.methods.fedtgp import FedTGP, TrainablePrototypes, contrast, contrast_slope, train_prototypes, widest_gap
+from protea.methods.fedtgp import FedTGP, widest_gap
 from protea.methods.local import Local
 from protea.rng import Streams
 from protea.server import Server
+from protea.trainable import TrainablePrototypes, contrast, contrast_slope, train_prototypes
 from protea.worker import Worker
 
 CROSS = [[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 2.0], [1.0, 0.0]]
