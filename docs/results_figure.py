@@ -1,9 +1,9 @@
-"""Curves of results.md:  python docs/results_figure.py FOLDER docs/results-fashion.png
+"""Curves of results.md:  python docs/results_figure.py FOLDER [FOLDER ...] docs/results-fashion.png
 
 FOLDER holds run directories named ``something-METHOD-sSEED``.  Lines are means over seeds, bands reach from
-the lowest to the highest.  Left: clients on their own test samples.  Right: all clients as an
-ensemble on the shared test set.  Both by the method's own rule; one with a single
-round is left out.  Needs matplotlib.
+the lowest to the highest.  Of each FOLDER, left: clients on their own test samples; right: all clients as an
+ensemble on the shared test set.  Both by the method's own rule; one with a single round is left out.  FOLDER may end
+in ``/PREFIX-*``.  Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 
 import matplotlib
 
@@ -47,16 +48,27 @@ def draw(axes: plt.Axes, runs: list[Past], of: Callable[[Line], float | None], c
     axes.fill_between(found, lowest, highest, color=colour, alpha=0.12, linewidth=0)
 
 
-def main(folder: str, out: str) -> None:
-    methods: dict[str, list[Past]] = defaultdict(list)
-    for run in map(Past.read, find([folder])):
-        methods[run.method].append(run)
-    panels = {"Clients on their own test samples": own, "Ensemble on the shared test set": ensemble}
-    every = [run for runs in methods.values() for run in runs]
-    panels = {title: of for title, of in panels.items() if any(len(rounds(run, of)) > 1 for run in every)}
+PANELS = {"Clients on their own test samples": own, "Ensemble on the shared test set": ensemble}
+
+
+def main(*folders: str, out: str) -> None:
+    panels = []
+    for folder in folders:
+        above, _, pattern = folder.rpartition("/")
+        places = [str(path) for path in sorted(Path(above).glob(pattern))] if "*" in pattern else [folder]
+        methods: dict[str, list[Past]] = defaultdict(list)
+        for run in map(Past.read, find(places)):
+            methods[run.method].append(run)
+        name = f"{pattern.rstrip('-*')}: " if len(folders) > 1 else ""
+        every = [run for runs in methods.values() for run in runs]
+        panels += [
+            (f"{name}{title}", of, methods)
+            for title, of in PANELS.items()
+            if any(len(rounds(run, of)) > 1 for run in every)
+        ]
     size = (2 + 4.5 * len(panels), 4.4)
     figure, grid = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
-    for axes, (title, of) in zip(grid[0], panels.items(), strict=True):
+    for axes, (title, of, methods) in zip(grid[0], panels, strict=True):
         for (_, runs), colour in zip(sorted(methods.items()), COLOURS, strict=False):
             draw(axes, runs, of, colour)
         axes.set(xlabel="round", ylabel="accuracy, %", title=title)
@@ -66,4 +78,4 @@ def main(folder: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:-1], out=sys.argv[-1])

@@ -222,7 +222,7 @@ def test_a_sweep_leaves_the_runs_that_run_would_leave(command: Command, tmp_path
     assert [each["directory"] for each in content["runs"]] == directories == done.starts()
     for each in content["runs"]:
         kept = (tmp_path / "here" / each["directory"] / "config.toml").read_text()
-        assert each["settings"] == kept
+        assert each["settings"].replace('channels_last = "auto"', "channels_last = []") == kept  # settled by the run
     for name in directories:
         accuracy = 100 * json.loads((tmp_path / "here" / name / "summary.json").read_text())["accuracy"]
         assert re.search(rf"^{name}  accuracy {accuracy:.1f} %", done.out, re.MULTILINE)
