@@ -67,8 +67,8 @@ def here() -> Iterator[None]:
     ray.shutdown()
 
 
-def engine(method: Method[Any, Any], settings: EngineSettings = TWO, build: Any = toy.build) -> Ray:
-    worker = Worker(method, build, seed=7)
+def engine(method: Method[Any, Any], settings: EngineSettings = TWO, build: Any = toy.build, **options: Any) -> Ray:
+    worker = Worker(method, build, seed=7, **options)
     made = Ray(worker, settings)
     made.worker = worker  # type: ignore[attr-defined]
     return made
