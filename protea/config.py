@@ -19,7 +19,7 @@ from protea.data.schemes import Dirichlet
 from protea.data.sources.digits import Digits
 from protea.data.split import Split
 from protea.engines import EngineSettings
-from protea.errors import ConfigError
+from protea.errors import ConfigError, nearest
 from protea.evaluation import Evaluation
 from protea.faults import Faults, Limits
 from protea.federation import participants
@@ -141,6 +141,11 @@ def check(experiment: Experiment, where: str = "experiment") -> None:
     except ConfigError as error:
         raise type(error)(f"{where}: {error}") from error
     which = "models.members" if models.members else f"models.family={models.family}"
+    known = {member.architecture for member in family} | ({models.server} if models.server else set())
+    if models.channels_last != "auto" and (strange := sorted(set(models.channels_last) - known)):
+        raise ConfigError(
+            f"{where}: models.channels_last has {strange[0]!r}, which no model here is.  {nearest(strange[0], known)}"
+        )
     if not hasattr(experiment.method, "up"):
         raise ConfigError(f"{where}: {name} does not say what travels.  Write: class {name}(Method[Down, Up]).")
     from_file = isinstance(experiment.data.partition, Given)  # which has its public set in it

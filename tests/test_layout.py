@@ -147,3 +147,8 @@ def learned(result: protea.Result) -> list[Record]:
 
 def stop(record: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_name_that_no_model_has_is_refused():
+    with pytest.raises(ConfigError, match=r"channels_last has 'htcn1', which no model here is.  Did you mean htcnn1"):
+        prepare(experiment(models("htcn1")))

@@ -291,15 +291,12 @@ training.batch = 64
 """
 
 
-@pytest.fixture
-def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
-    """A run of its own, in round 3 of which every client waits for a file called ``go``."""
-    monkeypatch.chdir(tmp_path)
-    Path("exp.toml").write_text(WAITING)
+def begin() -> subprocess.Popen[str]:
+    """A run of ``exp.toml`` in ``broken``, by a process of its own."""
     # A suite that was started in the background has Ctrl-C switched off, and so would all that it starts.
     command = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     command += "from protea.cli import main; main()"
-    run = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-c", command, "run", "exp.toml", "--out", "broken"],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
         stdout=subprocess.PIPE,
@@ -307,6 +304,14 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproc
         text=True,
         start_new_session=True,  # it and all that it starts can be told from other processes
     )
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """A run of its own, in round 3 of which every client waits for a file called ``go``."""
+    monkeypatch.chdir(tmp_path)
+    Path("exp.toml").write_text(WAITING)
+    run = begin()
     try:
         assert until(lambda: bool(list(Path.cwd().glob("waits-*"))) or run.poll() is not None)
         yield run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,7 +21,7 @@ pytest.importorskip("ray", reason="the extra ray is not installed")
 import ray
 import toy
 from ray import cloudpickle
-from test_processes import WAITING, Frail, ends, gone, linux, session, until, without_cost
+from test_processes import WAITING, Frail, begin, ends, gone, linux, session, until, without_cost
 
 import protea
 from protea import Client, Data, Experiment, Method
@@ -168,16 +167,7 @@ def test_ctrl_c_leaves_no_process_and_a_run_that_can_go_on(tmp_path: Path, monke
     """With a Ray that the run has started for itself."""
     monkeypatch.chdir(tmp_path)
     Path("exp.toml").write_text(WAITING.replace('"processes", workers = 2', '"ray", workers = 1'))
-    command = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    command += "from protea.cli import main; main()"
-    run = subprocess.Popen(
-        [sys.executable, "-c", command, "run", "exp.toml", "--out", "broken"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    run = begin()
     try:
         assert until(lambda: bool(list(tmp_path.glob("waits-*"))) or run.poll() is not None)
         os.killpg(run.pid, signal.SIGINT)

@@ -58,7 +58,7 @@ class Seat:
     def open(self, plan: bytes, folder: Path) -> str:
         """Make the worker; what went wrong, if anything did."""
         try:
-            options = cloudpickle.loads(plan)
+            options = cloudpickle.loads(plan)  # of our own driver; here, so that what cannot be read has its message
             moved = getattr(options["build"], "moved", None)
             if moved is not None:
                 options["build"] = moved(folder)
