@@ -46,7 +46,7 @@ class Client:
     rounds: int = 1
     memory: Memory = field(default_factory=Memory)
     losses: list[float] = field(default_factory=list)  # of the fits of this round, for the record
-    _seen: tuple[object, tuple[Tensor, Tensor]] | None = field(default=None, repr=False)
+    _seen: tuple[object, dict[str, Tensor]] | None = field(default=None, repr=False)  # by a state of the model
     _asides: dict[str, list[Tensor]] = field(default_factory=dict, repr=False)
 
     def begin(self, round: int, rng: Streams) -> None:
@@ -117,7 +117,7 @@ class Client:
             if samples is not None and samples.kept is not None:
                 yield samples.kept
         if self._seen is not None:
-            yield self._seen[1][0]
+            yield from self._seen[1].values()
 
     def prototypes(self) -> Prototypes:
         """The mean feature of each class of the training set, under the current model at rest."""
@@ -131,20 +131,43 @@ class Client:
 
     @torch.no_grad()
     def features(self, data: Samples | None = None) -> tuple[Tensor, Tensor]:
-        """Features and labels of ``data`` (the training set) under the current model at rest.
-
-        Those of the training set are computed once for a state of the model.
-        """
+        """Features and labels of ``data`` (the training set) under the current model at rest."""
         if data is not None:
             return self.outputs(self.model.features, data)
+        return self.seen()["train"].clone(), self.train.y.clone()
+
+    @torch.no_grad()
+    def seen(self) -> dict[str, Tensor]:
+        """Features of the training samples, computed once for a state of the model; of a small client, of all samples.
+
+        For a few samples most of the time goes into reading the weights, so they are looked at together.
+        """
         state = [
             (t._version, t.sum().item())  # .data changes no version
             for t in (*self.model.parameters(), *self.model.buffers())
         ]
         if self._seen is None or self._seen[0] != state:
-            self._seen = state, self.outputs(self.model.features)
-        features, labels = self._seen[1]
-        return features.clone(), labels.clone()
+            self._seen = state, self._look()
+        return self._seen[1]
+
+    def _look(self) -> dict[str, Tensor]:
+        if not self.small:
+            return {"train": self.outputs(self.model.features)[0]}
+        self.rest()
+        parts = {name: part.batch(torch.arange(len(part)))[0] for name, part in self.parts.items()}
+        z = self.model.features(torch.cat(list(parts.values())))
+        return dict(zip(parts, z.split([len(x) for x in parts.values()]), strict=True))
+
+    @property
+    def parts(self) -> dict[str, Samples]:
+        """The client's own samples; a part that has none is left out."""
+        every = {"train": self.train, "test": self.test, "validation": self.validation}
+        return {name: part for name, part in every.items() if part is not None and len(part)}
+
+    @property
+    def small(self) -> bool:
+        """Whether all samples of the client fit one batch for looking."""
+        return len({part.shape for part in self.parts.values()}) == 1 and sum(map(len, self.parts.values())) <= LOOK
 
     @torch.no_grad()
     def outputs(self, of: Callable[[Tensor], Tensor], data: Samples | None = None) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from protea.data.samples import Samples
 from protea.devices import threads
 from protea.engines import Engine, Job, Reply, Task, Watch, ignore
-from protea.errors import ClientError, PayloadError
+from protea.errors import ClientError, PayloadError, ProteaError
 from protea.evaluation import Evaluation
 from protea.evaluation.examine import Snapshot, serve
 from protea.evaluation.judge import Judged, Together, finite
@@ -158,8 +158,15 @@ class Federation:
         return found
 
     def _jobs(self, task: Task, clients: Sequence[int]) -> list[Job]:
+        """A job for each; clients that are sent the very same thing share one copy of it."""
+        jobs, last, packed = [], None, pack(None)
         with self._on_server("broadcast"):
-            return [Job(task, self.server.round, c, pack(self.method.broadcast(self.server, c))) for c in clients]
+            for client in clients:
+                down = self.method.broadcast(self.server, client)
+                if down is not last:
+                    last, packed = down, pack(down)
+                jobs.append(Job(task, self.server.round, client, packed))
+        return jobs
 
     def _absent(self, chosen: Sequence[int]) -> dict[int, Absence]:
         """Who of the chosen clients will not be heard in this round."""
@@ -182,7 +189,7 @@ class Federation:
         server, settings = self.server, self.evaluation
         clients = self.here if settings.clients == "all" else chosen
         if settings.due(server.round, self.rounds):
-            self._judge("evaluate", clients, judged.take, failures)
+            self._judge("evaluate", clients, judged, failures)
             with self._on_server("evaluate"):
                 judged.known = self.method.prototypes(self.method.broadcast(server, 0))
                 if self.test is not None:
@@ -190,7 +197,7 @@ class Federation:
         if self.test is not None and settings.shared_due(server.round, self.rounds):
             judged.together = Together(self.test.y.cpu(), server.classes)
             for start in range(0, len(clients), GROUP):
-                self._judge("answer", clients[start : start + GROUP], judged.together.take, failures)
+                self._judge("answer", clients[start : start + GROUP], judged.together, failures)
 
     def _ask(self, jobs: Sequence[Job], watch: Watch | None = None) -> list[Reply]:
         """The engine's replies; their processes' memory is noted."""
@@ -198,24 +205,35 @@ class Federation:
         self.peaks |= {reply.process: reply.memory for reply in replies if reply.process}
         return replies
 
-    def _judge(
-        self, task: Task, clients: Sequence[int], take: Callable[[Reply], None], failures: dict[int, str]
-    ) -> None:
-        """Give each good reply to ``take``, and the reasons against the others to ``failures``."""
-        for reply in self._ask(self._jobs(task, clients)):
+    def _judge(self, task: Task, clients: Sequence[int], judge: Judged | Together, failures: dict[int, str]) -> None:
+        """Give each good reply to the judge, and the reasons against the others to ``failures``.
+
+        Replies are read as they come, while clients are at work, and taken in the order of clients.
+        """
+        found: dict[int, Any] = {}
+
+        def read(reply: Reply) -> None:
             try:
                 if reply.error is not None:
                     raise ClientError(reply.error)
                 if reply.round != self.server.round:
                     raise PayloadError(f"it is of round {reply.round}.")
-                take(reply)
+                found[reply.client] = judge.read(reply)
             except (ClientError, PayloadError) as error:
-                why = str(error)
-                if isinstance(error, PayloadError):
-                    why = f"client {reply.client}, round {self.server.round}: its evaluation cannot be used: {why}"
-                if self.failures == "stop":
-                    raise ClientError(why) from error
-                failures.setdefault(reply.client, why)
+                found[reply.client] = error
+            self.watch(reply)
+
+        self._ask(self._jobs(task, clients), read)
+        for client, result in sorted(found.items()):
+            if not isinstance(result, ProteaError):
+                judge.take(client, result)
+                continue
+            why = str(result)
+            if isinstance(result, PayloadError):
+                why = f"client {client}, round {self.server.round}: its evaluation cannot be used: {why}"
+            if self.failures == "stop":
+                raise ClientError(why) from result
+            failures.setdefault(client, why)
 
     def _clients(
         self, jobs: Sequence[Job], answers: Mapping[int, Sequence[Reply]], judged: Judged

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from protea import Client, SplitModel
 from protea.data.samples import Samples
 from protea.errors import ClientError
+from protea.evaluation.examine import examine
+from protea.methods.local import Local
 from protea.rng import Streams
 from protea.training import Training, batches
 
@@ -163,3 +165,52 @@ def test_features_are_those_of_the_model_in_evaluation_mode() -> None:
     z, y = c.features()
     assert z.shape == (300, toy.DIM) and torch.equal(y, toy.BLOBS.y[:300]) and not z.requires_grad
     torch.testing.assert_close(z, c.model.body[0](toy.BLOBS.x[:300]).detach())
+
+
+def looked_at(c: Client) -> list[int]:
+    """From now on: how many samples each pass through the client's body has."""
+    found: list[int] = []
+    c.model.body.register_forward_hook(lambda module, given, out: found.append(len(given[0])))
+    return found
+
+
+@pytest.mark.parametrize(("samples", "passes"), [(40, [60]), (108, [128]), (109, [109, 13, 7])])
+def test_all_samples_of_a_small_client_are_looked_at_together(samples: int, passes: list[int]) -> None:
+    c = client(samples)
+    c.test, c.validation = Samples(toy.BLOBS, torch.arange(300, 313)), Samples(toy.BLOBS, torch.arange(400, 407))
+    found = looked_at(c)
+    for _ in range(2):
+        assert {"test/method", "validation/method"} < examine(Local(), c, None).tallies.keys()
+    assert found == passes + passes[1:]  # the second time the features of what was looked at first are known
+    z, _ = c.features()
+    torch.testing.assert_close(z, c.model.body(toy.BLOBS.x[:samples]).detach())
+    for name, part in c.parts.items():
+        if name in c.seen():
+            torch.testing.assert_close(c.seen()[name], c.outputs(c.model.features, part)[0])
+
+
+def test_what_is_known_of_test_samples_is_forgotten_with_the_weights() -> None:
+    c = client(40)
+    c.test = Samples(toy.BLOBS, torch.arange(300, 313))
+    before = examine(Local(), c, None)
+    c.model.body.weight.data.neg_()
+    found, after = looked_at(c), examine(Local(), c, None)
+    assert found == [53]
+    assert not torch.equal(before.tallies["test/head"].certain, after.tallies["test/head"].certain)
+
+
+def test_a_rule_that_changes_features_in_place_spoils_nothing() -> None:
+    class Rough(Local):
+        def predict(self, client: Client, x: Tensor, down: None) -> Tensor:
+            return client.model.head(client.model.features(x)).relu_()
+
+    class Rougher(Local):
+        def predict(self, client: Client, x: Tensor, down: None) -> Tensor:
+            return client.model.head(client.model.features(x).zero_())
+
+    c = client(40)
+    c.test = Samples(toy.BLOBS, torch.arange(300, 313))
+    known = c.seen()["test"].clone()
+    for method in (Rough(), Rougher()):
+        examine(method, c, None)
+        assert torch.equal(c.seen()["test"], known)

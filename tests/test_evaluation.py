@@ -55,15 +55,15 @@ def test_the_ensemble_is_the_largest_mean_probability():
     }
     together = Together(labels, 2)
     for client, chances in said.items():
-        together.take(Reply(client, 1, {"head": chances}))
+        heard(together, Reply(client, 1, {"head": chances}))
     assert together.scores() == {"head": Shared(ensemble=1.0, clients=pytest.approx((0.5 + 0.0 + 0.5) / 3))}
     assert together.alone == {0: {"head": 0.5}, 1: {"head": 0.0}, 2: {"head": 0.5}}  # all classes alike is no answer
 
 
 def test_a_rule_that_some_clients_lack_has_no_ensemble():
     together = Together(torch.tensor([0]), 2)
-    together.take(Reply(0, 1, {"head": torch.tensor([[1.0, 0.0]]), "method": torch.tensor([[1.0, 0.0]])}))
-    together.take(Reply(1, 1, {"head": torch.tensor([[1.0, 0.0]])}))
+    heard(together, Reply(0, 1, {"head": torch.tensor([[1.0, 0.0]]), "method": torch.tensor([[1.0, 0.0]])}))
+    heard(together, Reply(1, 1, {"head": torch.tensor([[1.0, 0.0]])}))
     assert set(together.scores()) == {"head"}
 
 
@@ -114,6 +114,10 @@ def test_a_server_without_a_model_has_no_accuracy():
 
 LABELS = torch.tensor([0, 0, 0, 1, 1, 2])
 ANSWERS = torch.tensor([0, 0, 1, 1, 2, 1])
+
+
+def heard(judge: Judged | Together, reply: Reply) -> None:
+    judge.take(reply.client, judge.read(reply))
 
 
 def scores(answers: torch.Tensor, classes: int, height: float = 1.0) -> torch.Tensor:
@@ -260,7 +264,7 @@ def test_margins_and_spreads_by_hand():
     for client, apart in ((0, 4.0), (1, 2.0)):
         own = Prototypes(torch.tensor([[0.0], [apart], [0.0]]), torch.tensor([1.0, 1.0, 0.0]))
         space = around(own, torch.tensor([[1.0], [apart - 2], [7.0]]), torch.tensor([0, 1, 2]))
-        judged.take(Reply(client, 1, pack(Examination({}, space))))
+        heard(judged, Reply(client, 1, pack(Examination({}, space))))
     judged.known = Prototypes(torch.tensor([[0.0], [1.0], [5.0]]), torch.ones(3))
     found = judged.geometry()
     assert found is not None
@@ -325,9 +329,9 @@ def test_an_examination_that_cannot_be_is_refused(changed: dict[str, Any], compl
     space = changed.pop("space", None)
     honest = Tally.of(F.one_hot(torch.arange(toy.CLASSES)).float(), torch.arange(toy.CLASSES))
     judged = Judged(toy.CLASSES, toy.DIM)
-    judged.take(Reply(0, 1, pack(Examination({"test/method": honest}))))
+    heard(judged, Reply(0, 1, pack(Examination({"test/method": honest}))))
     with pytest.raises(PayloadError, match=complaint):
-        judged.take(Reply(1, 1, pack(Examination({"test/method": replace(honest, **changed)}, space))))
+        heard(judged, Reply(1, 1, pack(Examination({"test/method": replace(honest, **changed)}, space))))
     assert judged.scores("test")["method"].weighted == 1.0
 
 
@@ -344,5 +348,5 @@ def test_an_examination_that_cannot_be_is_refused(changed: dict[str, Any], compl
 def test_answers_on_the_shared_test_set_that_cannot_be_are_refused(rule: str, chances: torch.Tensor) -> None:
     together = Together(torch.tensor([0, 1]), 3)
     with pytest.raises(PayloadError, match="answers on the shared test set by"):
-        together.take(Reply(0, 1, {rule: chances}))
+        heard(together, Reply(0, 1, {rule: chances}))
     assert together.scores() == {}

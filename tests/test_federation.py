@@ -10,6 +10,7 @@ import torch
 import toy
 
 from protea import Client, Method, Prototypes, Server, Upload
+from protea.data.samples import Samples
 from protea.engines import Job, Reply, Watch, ignore
 from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
@@ -341,3 +342,27 @@ def test_clients_that_wait_on_disk_come_back_as_they_were(method: Method[Any, An
 def test_a_budget_below_what_the_process_has_already_is_refused():
     with pytest.raises(ConfigError, match=r"engine.memory leaves 1,000 bytes to a process that has [\d,]+ before"):
         Worker(Local(), toy.build, seed=1, memory=1000)
+
+
+def test_clients_that_are_sent_the_same_share_one_copy_of_it():
+    engine = Scripted(upload)
+    list(Federation(FedProto(), engine, toy.server(), clients=3, rounds=2).run())
+    second = [job.down for job in engine.jobs if job.round == 2 and job.task == "train"]
+    assert second[0] is second[1] is second[2] and second[0]
+
+
+def test_replies_are_taken_in_the_order_of_clients_whenever_they_come():
+    class Backwards(Inline):
+        def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
+            replies = super().map(jobs)
+            for reply in reversed(replies):
+                watch(reply)
+            return replies
+
+    def found(kind: type[Inline]) -> list[object]:
+        engine = kind(Worker(FedProto(), toy.build, seed=1))
+        plan, test = Evaluation(shared=1), Samples(toy.BLOBS, toy.TEST)
+        loop = Federation(FedProto(), engine, toy.server(), toy.CLIENTS, 3, evaluation=plan, test=test)
+        return [(record.test, record.shared, record.clients) for record in loop.run()]
+
+    assert found(Inline) == found(Backwards)

@@ -105,7 +105,8 @@ class Pinned(ABC, Generic[H]):
             for host in self.pool:
                 host.stop()  # it is in the middle of something that nobody waits for
             raise
-        if sum(nbytes(job.down) for done in self.done.values() for job in done) > KEPT:
+        kept = {id(job.down): job.down for done in self.done.values() for job in done}  # many clients may share one
+        if sum(map(nbytes, kept.values())) > KEPT:
             self._keep()
         return sorted(replies, key=lambda reply: reply.client)  # float sums depend on order; arrival is luck
 
@@ -131,6 +132,8 @@ class Pinned(ABC, Generic[H]):
                     continue
                 job, answer = working.pop(host), None if late else host.hear()
                 if answer is not None:
+                    if queue := queues[host] or unclaimed:  # before the answer is looked at: nobody waits for that
+                        working[host] = self._give(host, queue.popleft())
                     yield self._take(job, answer)
                     continue
                 how = self._end(host, late)

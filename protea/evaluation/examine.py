@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -79,17 +80,19 @@ class Examination(Payload):
 def examine(method: Method[Any, Any], client: Client, down: Any, local: bool = True) -> Examination:
     """What the client answers on its test and validation samples, and where their features lie."""
     client.rest()
-    ways = rules.of_client(method, client, down, local)
+    seen = client.seen() if local or client.small else {}
+    prototypes = Prototypes.of(seen["train"], client.train.y, client.classes) if local else None
+    ways = rules.of_client(method, client, down, prototypes)
     tallies: dict[str, Tally] = {}
     space = None
-    for part, data in (("test", client.test), ("validation", client.validation)):
-        if data is None or not len(data):
+    for part, data in client.parts.items():
+        if part == "train":
             continue
-        said = answers(client, data, {**ways, "features": client.model.features})
+        said = answers(client, data, {**ways, "features": client.model.features}, seen.get(part))
         features = said.pop("features")
         tallies |= {f"{part}/{rule}": Tally.of(scores, data.y) for rule, scores in said.items()}
-        if part == "test" and local:
-            space = around(client.prototypes(), features, data.y)
+        if part == "test" and prototypes is not None:
+            space = around(prototypes, features, data.y)
     return Examination(tallies, space)
 
 
@@ -114,15 +117,18 @@ def shared_answers(method: Method[Any, Any], client: Client, down: Any, local: b
     if client.shared_test is None:
         return {}
     client.rest()
-    ways = rules.of_client(method, client, down, local)
+    ways = rules.of_client(method, client, down, client.prototypes() if local else None)
     return {rule: probabilities(scores) for rule, scores in answers(client, client.shared_test, ways).items()}
 
 
-def answers(client: Client, data: Samples, ways: dict[str, rules.Rule]) -> dict[str, Tensor]:
-    """Scores of every rule, from one pass through the model."""
+def answers(
+    client: Client, data: Samples, ways: dict[str, rules.Rule], features: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Scores of every rule, from one pass through the model, or none where its features are known."""
     found: dict[str, list[Tensor]] = {rule: [] for rule in ways}
-    for x, _ in client.batches(data):
-        with client.model.remembering():
+    known = repeat(None) if features is None else (part.clone() for part in features.split(LOOK))
+    for (x, _), z in zip(client.batches(data), known, strict=False):
+        with client.model.remembering(x, z):
             for rule, answer in ways.items():
                 found[rule].append(answer(x))
     scores = {rule: torch.cat(parts) for rule, parts in found.items()}

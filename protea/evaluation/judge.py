@@ -16,6 +16,7 @@ from protea.errors import PayloadError
 from protea.evaluation.examine import Examination
 from protea.evaluation.rules import NAMES
 from protea.evaluation.tally import Tally
+from protea.payload import Named
 from protea.prototypes import Prototypes
 
 
@@ -76,11 +77,14 @@ class Judged:
         self.server: dict[str, float] = {}
         self.known: Prototypes | None = None  # the global ones
 
-    def take(self, reply: Reply) -> None:
-        """A client's examination."""
+    def read(self, reply: Reply) -> Examination:
+        """A client's examination; :class:`PayloadError` for what is none."""
         found = Examination.from_flat(reply.up)
         found.check(self.classes, self.dim)
-        self.examined[reply.client] = found
+        return found
+
+    def take(self, client: int, found: Examination) -> None:
+        self.examined[client] = found
 
     def scores(self, part: str) -> dict[str, Score]:
         """Of every rule that all clients have; none for a part that no client has samples of."""
@@ -153,7 +157,8 @@ class Together:
         self.chances: dict[str, Tensor] = {}  # by rule, the sum of all clients' probabilities
         self.alone: dict[int, dict[str, float]] = {}  # accuracy by client and rule
 
-    def take(self, reply: Reply) -> None:
+    def read(self, reply: Reply) -> Named:
+        """A client's probabilities by rule; :class:`PayloadError` for what are none."""
         expected = (len(self.labels), self.classes)
         for rule, chances in reply.up.items():
             if rule not in NAMES or chances.dtype != torch.float32:
@@ -165,9 +170,12 @@ class Together:
                 )
             if not ((chances >= 0) & (chances <= 1 + 1e-4)).all():  # nor is nan
                 raise PayloadError(f"answers on the shared test set by {rule!r} are not probabilities.")
-        for rule, chances in reply.up.items():
+        return reply.up
+
+    def take(self, client: int, found: Named) -> None:
+        for rule, chances in found.items():
             self.chances[rule] = self.chances[rule] + chances if rule in self.chances else chances
-        self.alone[reply.client] = {rule: self._accuracy(chances) for rule, chances in sorted(reply.up.items())}
+        self.alone[client] = {rule: self._accuracy(chances) for rule, chances in sorted(found.items())}
 
     def scores(self) -> dict[str, Shared]:
         """Of every rule that all clients have."""

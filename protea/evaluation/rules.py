@@ -18,10 +18,10 @@ NAMES = ("method", "head", "head_own", "global_prototypes", "global_prototypes_o
 Rule = Callable[[Tensor], Tensor]
 
 
-def of_client(method: Method[Any, Any], client: Client, down: Any, local: bool = True) -> dict[str, Rule]:
+def of_client(method: Method[Any, Any], client: Client, down: Any, local: Prototypes | None) -> dict[str, Rule]:
     """The method's own rule and every other that applies; ``_own`` ones choose among the client's classes only.
 
-    Local prototypes are those of the client's own training data, so of its own classes.
+    ``local`` prototypes are those of the client's own training data, so of its own classes.
     """
     model, own = client.model, client.own
     ways: dict[str, Rule] = {
@@ -32,8 +32,8 @@ def of_client(method: Method[Any, Any], client: Client, down: Any, local: bool =
     if (known := method.prototypes(down)) is not None:
         ways["global_prototypes"] = nearest(model, known)
         ways["global_prototypes_own"] = nearest(model, known.only(own))
-    if local:
-        ways["local_prototypes"] = nearest(model, client.prototypes())
+    if local is not None:
+        ways["local_prototypes"] = nearest(model, local)
     return ways
 
 

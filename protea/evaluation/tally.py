@@ -52,9 +52,13 @@ class Tally(Payload):
             raise PayloadError(f"A tally arrived that is not one of {classes} classes.")
         if self.certain.shape != (3, BINS) or self.certain.dtype != torch.float64:
             raise PayloadError(f"A tally arrived whose certainties are not (3, {BINS}) numbers of float64.")
-        if not 0 < sum(self.samples.tolist()) <= MOST or max(self.answers.tolist()) > MOST or self.certain.max() > MOST:
+        samples, hits, answers = (t.tolist() for t in counts)  # of these few numbers torch makes much ado
+        certain = [number for row in self.certain.tolist() for number in row]
+        if not 0 < sum(samples) <= MOST or max(*answers, *certain) > MOST:
             raise PayloadError(f"A tally arrived of no samples, or of more than {MOST:,}.")
-        if any((t < 0).any() for t in (*counts, self.certain)) or (self.hits > torch.minimum(*counts[::2])).any():
+        if min(*samples, *hits, *answers, *certain) < 0 or any(
+            hit > min(n, said) for n, hit, said in zip(samples, hits, answers, strict=True)
+        ):
             raise PayloadError("A tally arrived with counts below zero, or with more hits than samples or answers.")
 
     def __add__(self, other: Tally) -> Tally:

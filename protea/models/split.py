@@ -46,9 +46,10 @@ class SplitModel(nn.Module):
         return scores
 
     @contextmanager
-    def remembering(self) -> Iterator[None]:
-        """Within, features of one batch are computed once, however many rules ask for them."""
+    def remembering(self, x: Tensor | None = None, z: Tensor | None = None) -> Iterator[None]:
+        """Within, features of one batch are computed once, however many rules ask; if ``z``, those of ``x``, never."""
         self._remembers = True
+        self._last = None if x is None or z is None else (x, z)
         try:
             yield
         finally:

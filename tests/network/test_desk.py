@@ -77,7 +77,8 @@ def test_signed_jobs_are_answered(desk: Desk, home: Home) -> None:
     assert prototypes.present.all()
     down = {"vectors": prototypes.vectors, "counts": prototypes.counts}
     judged = Judged(10, 16)
-    judged.take(reply_from_bytes(places.only(ask(desk, home, "evaluate", 1, down))))
+    reply = reply_from_bytes(places.only(ask(desk, home, "evaluate", 1, down)))
+    judged.take(reply.client, judged.read(reply))
     assert 0 < judged.scores("test")["method"].weighted <= 1
     assert len(judged.examined[1].tallies["test/method"]) == len(desk.site.share.test)
 
@@ -348,7 +349,7 @@ def test_a_site_that_does_not_report_gives_an_evaluation_without_anything(tmp_pa
     reply = reply_from_bytes(answer)
     assert (reply.up, reply.samples, reply.metrics, reply.error) == ({}, 0, {}, None)
     judged = Judged(10, 16)
-    judged.take(reply)
+    judged.take(reply.client, judged.read(reply))
     assert judged.scores("test") == {} and judged.by_class() == {} and judged.clients() == {0: {}}
     assert judged.geometry() is None
     assert lines(desk)[-1]["tensors"] == {} and lines(desk)[-1]["bytes"] == len(answer)
