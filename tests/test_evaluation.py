@@ -245,9 +245,34 @@ def test_scores_that_are_not_finite_are_named():
 
 
 def test_a_rule_that_nobody_knows_is_refused():
-    tally = Tally.of(scores(ANSWERS, 3), LABELS)
-    with pytest.raises(PayloadError, match="'method' arrived, which is not a part and a rule"):
-        Examination({"method": tally}).check(3, 1)
+    tally = Tally.of(scores(ANSWERS, 3).unsqueeze(0), LABELS)
+    own = torch.tensor([0])
+    Examination(own, {"test": tally}).check(3, 1)
+    for rules, tallies, complaint in (
+        (own, {"train": tally}, "'train' arrived, which is neither test nor validation"),
+        (own + 1, {"test": tally}, "what the method's own rule answers is missing"),
+        (own - 1, {"test": tally}, r"rules \[-1\] arrived; there are those from 0 to 5"),
+        (own + 6, {"test": tally}, r"rules \[6\] arrived"),
+        (torch.tensor([0, 0]), {"test": tally}, r"rules \[0, 0\] arrived"),
+        (torch.tensor([0, 1]), {"test": tally}, r"tallies of \(1, 3\) on test samples, for 2 rules"),
+        (own, {"test": tally[0]}, r"tallies of \(3,\) on test samples, for 1 rules"),
+        (own.float(), {"test": tally}, "not a list of places"),
+        (torch.tensor(0), {"test": tally}, "not a list of places"),
+    ):
+        with pytest.raises(PayloadError, match=complaint):
+            Examination(rules, tallies).check(3, 1)
+
+
+@given(st.integers(0, 2**31), st.integers(2, 6), st.integers(1, 40))
+def test_several_rules_are_counted_as_each_alone(seed: int, classes: int, samples: int):
+    g = torch.Generator().manual_seed(seed)
+    said, labels = torch.randn(3, samples, classes, generator=g), torch.randint(classes, (samples,), generator=g)
+    said[1, ::2] = said[2, :, 0] = -torch.inf
+    together = Tally.of(said, labels)
+    for rule in range(3):
+        alone = Tally.of(said[rule], labels)
+        for name, tensor in alone.flat().items():
+            assert torch.equal(getattr(together[rule], name), tensor)
 
 
 def test_only_participants_are_judged_if_so_wished():
@@ -264,7 +289,7 @@ def test_margins_and_spreads_by_hand():
     for client, apart in ((0, 4.0), (1, 2.0)):
         own = Prototypes(torch.tensor([[0.0], [apart], [0.0]]), torch.tensor([1.0, 1.0, 0.0]))
         space = around(own, torch.tensor([[1.0], [apart - 2], [7.0]]), torch.tensor([0, 1, 2]))
-        heard(judged, Reply(client, 1, pack(Examination({}, space))))
+        heard(judged, Reply(client, 1, pack(Examination(torch.tensor([0]), {}, space))))
     judged.known = Prototypes(torch.tensor([[0.0], [1.0], [5.0]]), torch.ones(3))
     found = judged.geometry()
     assert found is not None
@@ -320,18 +345,18 @@ def test_features_are_computed_once_for_a_state_of_the_model():
     [
         ({"space": Space(torch.zeros(3), torch.ones(()), torch.ones(()))}, "Margins and spreads of shapes"),
         ({"space": Space(torch.zeros(toy.CLASSES), torch.ones(2), torch.ones(()))}, "Margins and spreads of shapes"),
-        ({"samples": torch.zeros(toy.CLASSES).long(), "hits": torch.zeros(toy.CLASSES).long()}, "of no samples"),
-        ({"samples": torch.full((toy.CLASSES,), 2**62)}, "of no samples, or of more than"),
-        ({"certain": torch.ones(3, 15, dtype=torch.bool)}, r"certainties are not \(3, 15\)"),
+        ({"samples": torch.zeros(1, toy.CLASSES).long(), "hits": torch.zeros(1, toy.CLASSES).long()}, "of no samples"),
+        ({"samples": torch.full((1, toy.CLASSES), 2**62)}, "of no samples, or of more than"),
+        ({"certain": torch.ones(1, 3, 15, dtype=torch.bool)}, r"certainties are not \(3, 15\)"),
     ],
 )
 def test_an_examination_that_cannot_be_is_refused(changed: dict[str, Any], complaint: str) -> None:
     space = changed.pop("space", None)
-    honest = Tally.of(F.one_hot(torch.arange(toy.CLASSES)).float(), torch.arange(toy.CLASSES))
+    honest = Tally.of(F.one_hot(torch.arange(toy.CLASSES)).float().unsqueeze(0), torch.arange(toy.CLASSES))
     judged = Judged(toy.CLASSES, toy.DIM)
-    heard(judged, Reply(0, 1, pack(Examination({"test/method": honest}))))
+    heard(judged, Reply(0, 1, pack(Examination(torch.tensor([0]), {"test": honest}))))
     with pytest.raises(PayloadError, match=complaint):
-        heard(judged, Reply(1, 1, pack(Examination({"test/method": replace(honest, **changed)}, space))))
+        heard(judged, Reply(1, 1, pack(Examination(torch.tensor([0]), {"test": replace(honest, **changed)}, space))))
     assert judged.scores("test")["method"].weighted == 1.0
 
 

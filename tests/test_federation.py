@@ -35,11 +35,13 @@ def upload(job: Job) -> Prototypes:
     return Prototypes(vectors, torch.ones(toy.CLASSES))
 
 
-def tally(samples: int, hits: int) -> Tally:
-    """All of class 0, and whatever is wrong is answered by class 1."""
-    scores = torch.zeros(samples, toy.CLASSES)
-    scores[:hits, 0] = scores[hits:, 1] = 1.0
-    return Tally.of(scores, torch.zeros(samples, dtype=torch.int64))
+def examination(samples: int, *hits: int) -> Examination:
+    """Of so many rules, on samples of class 0; whatever is wrong is answered by class 1."""
+    scores = torch.zeros(len(hits), samples, toy.CLASSES)
+    for own, right in zip(scores, hits, strict=True):
+        own[:right, 0] = own[right:, 1] = 1.0
+    tally = Tally.of(scores, torch.zeros(samples, dtype=torch.int64))
+    return Examination(torch.arange(len(hits)), {"test": tally} if samples else {})
 
 
 def test_a_round_goes_down_once_and_up_once():
@@ -60,14 +62,8 @@ def test_a_round_goes_down_once_and_up_once():
 
 def test_accuracy_is_weighted_by_samples_and_by_clients():
     """Hits 1 of 1 and 1 of 9: 2/10 of all samples, 5/9 as the mean of clients; a client without samples counts not."""
-    found = {
-        0: {"test/method": tally(1, 1), "test/head": tally(1, 0)},
-        1: {"test/method": tally(9, 1), "test/head": tally(9, 0)},
-        2: {},
-    }
-
-    engine = Scripted(upload, lambda job: Examination(found[job.client]))
-
+    found = (examination(1, 1, 0), examination(9, 1, 0), examination(0, 0, 0))
+    engine = Scripted(upload, lambda job: found[job.client])
     (record,) = Federation(FedProto(), engine, toy.server(), clients=3, rounds=1).run()
     assert record.test["method"].weighted == pytest.approx(0.2) == record.accuracy
     assert record.test["method"].uniform == pytest.approx(5 / 9)
@@ -122,7 +118,7 @@ def test_a_client_that_fails_in_evaluation_is_on_record_too():
     def judge(job: Job) -> Reply | Examination:
         if job.client == 1:
             return Reply(1, job.round, error="client 1: no test data")
-        return Examination({"test/method": tally(4, 3)})
+        return examination(4, 3)
 
     engine = Scripted(upload, judge)
     (record,) = Federation(FedProto(), engine, toy.server(), clients=3, rounds=1, failures="skip").run()

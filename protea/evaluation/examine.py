@@ -63,17 +63,32 @@ class Snapshot(Payload):
 class Examination(Payload):
     """What one evaluation of a client found."""
 
-    tallies: Mapping[str, Tally]  # by part and rule: "test/head"
+    rules: Tensor  # which there are: their places among all
+    tallies: Mapping[str, Tally]  # by part, test or validation, of these rules
     space: Space | None = None
+
+    def of(self, part: str) -> dict[str, Tally]:
+        """The tally of each rule; nothing for a part without samples."""
+        if part not in self.tallies:
+            return {}
+        return {rules.NAMES[rule]: self.tallies[part][place] for place, rule in enumerate(self.rules.tolist())}
 
     def check(self, classes: int, dim: int) -> None:
         super().check(classes, dim)
-        known = {f"{part}/{rule}" for part in ("test", "validation") for rule in rules.NAMES}
-        if unknown := sorted(self.tallies.keys() - known):
-            raise PayloadError(f"{unknown[0]!r} arrived, which is not a part and a rule, such as test/head.")
-        for part in {name.partition("/")[0] for name in self.tallies}:
-            if f"{part}/method" not in self.tallies:
-                raise PayloadError(f"what the method's own rule answers on the {part} samples is missing.")
+        if self.rules.dtype != torch.int64 or self.rules.ndim != 1 or len(self.rules) > len(rules.NAMES):
+            raise PayloadError(f"{tuple(self.rules.shape)} rules of {self.rules.dtype} arrived, not a list of places.")
+        found = self.rules.tolist()
+        if sorted(set(found)) != found or not set(found) <= set(range(len(rules.NAMES))):
+            raise PayloadError(f"rules {found} arrived; there are those from 0 to {len(rules.NAMES) - 1}, each once.")
+        if self.tallies and found[:1] != [0]:
+            raise PayloadError("what the method's own rule answers is missing.")
+        for part, tally in self.tallies.items():
+            if part not in ("test", "validation"):
+                raise PayloadError(f"{part!r} arrived, which is neither test nor validation.")
+            if tally.samples.ndim != 2 or len(tally.samples) != len(found):
+                raise PayloadError(
+                    f"tallies of {tuple(tally.samples.shape)} on {part} samples, for {len(found)} rules."
+                )
 
 
 @torch.no_grad()
@@ -83,6 +98,7 @@ def examine(method: Method[Any, Any], client: Client, down: Any, local: bool = T
     seen = client.seen() if local or client.small else {}
     prototypes = Prototypes.of(seen["train"], client.train.y, client.classes) if local else None
     ways = rules.of_client(method, client, down, prototypes)
+    present = torch.tensor([place for place, rule in enumerate(rules.NAMES) if rule in ways])
     tallies: dict[str, Tally] = {}
     space = None
     for part, data in client.parts.items():
@@ -90,10 +106,10 @@ def examine(method: Method[Any, Any], client: Client, down: Any, local: bool = T
             continue
         said = answers(client, data, {**ways, "features": client.model.features}, seen.get(part))
         features = said.pop("features")
-        tallies |= {f"{part}/{rule}": Tally.of(scores, data.y) for rule, scores in said.items()}
+        tallies[part] = Tally.of(torch.stack([said[rule] for rule in rules.NAMES if rule in ways]), data.y)
         if part == "test" and prototypes is not None:
             space = around(prototypes, features, data.y)
-    return Examination(tallies, space)
+    return Examination(present, tallies, space)
 
 
 def around(prototypes: Prototypes, features: Tensor, labels: Tensor) -> Space | None:

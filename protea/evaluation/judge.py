@@ -16,7 +16,7 @@ from protea.errors import PayloadError
 from protea.evaluation.examine import Examination
 from protea.evaluation.rules import NAMES
 from protea.evaluation.tally import Tally
-from protea.payload import Named
+from protea.payload import Named, unpack
 from protea.prototypes import Prototypes
 
 
@@ -79,7 +79,7 @@ class Judged:
 
     def read(self, reply: Reply) -> Examination:
         """A client's examination; :class:`PayloadError` for what is none."""
-        found = Examination.from_flat(reply.up)
+        found = unpack(Examination, reply.up) or Examination(torch.zeros(0, dtype=torch.int64), {})
         found.check(self.classes, self.dim)
         return found
 
@@ -88,19 +88,13 @@ class Judged:
 
     def scores(self, part: str) -> dict[str, Score]:
         """Of every rule that all clients have; none for a part that no client has samples of."""
-        prefix = f"{part}/"
-        found = [
-            {name.removeprefix(prefix): tally for name, tally in each.tallies.items() if name.startswith(prefix)}
-            for each in self.examined.values()
-        ]
-        found = [tallies for tallies in found if tallies]
+        found = [tallies for each in self.examined.values() if (tallies := each.of(part))]
         shared = [rule for rule in NAMES if found and all(rule in tallies for tallies in found)]
         return {rule: Score.of([tallies[rule] for tallies in found]) for rule in shared}
 
     def by_class(self, part: str = "test", rule: str = "method") -> dict[str, list[int]]:
         """All clients' samples, hits and answers by class."""
-        name = f"{part}/{rule}"
-        tallies = [each.tallies[name] for each in self.examined.values() if name in each.tallies]
+        tallies = [found[rule] for each in self.examined.values() if rule in (found := each.of(part))]
         if not tallies:
             return {}
         everything = sum(tallies[1:], start=tallies[0])
@@ -134,13 +128,12 @@ class Judged:
         found: dict[int, dict[str, Any]] = {}
         for client, each in self.examined.items():
             values: dict[str, Any] = {}
-            for name, tally in sorted(each.tallies.items()):
-                part, rule = name.split("/")
-                values[f"{part}/samples"] = len(tally)
-                values[name] = int(tally.hits.sum())
-                if rule == "method":
-                    there = tally.samples.nonzero().squeeze(1).tolist()
-                    values[f"{part}/classes"] = {str(c): [int(tally.hits[c]), int(tally.samples[c])] for c in there}
+            for part in sorted(each.tallies):
+                own = each.of(part)
+                counts = zip(own["method"].hits.tolist(), own["method"].samples.tolist(), strict=True)
+                values[f"{part}/samples"] = len(own["method"])
+                values[f"{part}/classes"] = {str(c): [hits, n] for c, (hits, n) in enumerate(counts) if n}
+                values |= {f"{part}/{rule}": int(tally.hits.sum()) for rule, tally in sorted(own.items())}
             if each.space is not None:
                 values |= {"inter": float(each.space.inter), "intra": float(each.space.intra)}
             found[client] = values

@@ -1,4 +1,4 @@
-"""What one rule answered, as counts: every measure follows from these, for one client or for all."""
+"""What rules answered, as counts: every measure follows from these, for one client or for all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 10**12  # samples of a client; more cannot be, and sums of them would not
 
 @dataclass(frozen=True)
 class Tally(Payload):
-    """Counts over some samples.  Tallies add up."""
+    """Counts over some samples.  Tallies add up.  Those of several rules may be one, with an axis of rules in front."""
 
     samples: Tensor  # (classes,) how many there are of each class
     hits: Tensor  # (classes,) how many of these were answered right
@@ -30,35 +30,35 @@ class Tally(Payload):
 
         Where no class has a score (all are -inf) there is no answer, which is wrong.
         """
-        classes = scores.shape[1]
-        answers, given = scores.argmax(1), ~scores.isneginf().all(1)
+        *front, samples, classes = scores.shape
+        labels, counts = labels.expand(*front, samples), labels.new_zeros(*front, classes)
+        answers, given = scores.argmax(-1), ~scores.isneginf().all(-1)
         right = (answers == labels) & given
-        certainty = probabilities(scores).gather(1, answers.unsqueeze(1)).squeeze(1).double()
-        place = (certainty * BINS).long().clamp(max=BINS - 1)
-        certain = torch.zeros(3, BINS, dtype=torch.float64, device=scores.device)
-        for row, values in enumerate((torch.ones_like(certainty), certainty, right.double())):
-            certain[row].index_add_(0, place, values)
+        certainty = probabilities(scores).gather(-1, answers.unsqueeze(-1)).squeeze(-1).double()
+        place = (certainty * BINS).long().clamp(max=BINS - 1).unsqueeze(-2).expand(*front, 3, samples)
+        values = torch.stack([torch.ones_like(certainty), certainty, right.double()], -2)
         return cls(
-            labels.bincount(minlength=classes).cpu(),
-            labels[right].bincount(minlength=classes).cpu(),
-            answers[given].bincount(minlength=classes).cpu(),
-            certain.cpu(),
+            counts.scatter_add(-1, labels, torch.ones_like(labels)).cpu(),
+            counts.scatter_add(-1, labels, right.long()).cpu(),
+            counts.scatter_add(-1, answers, given.long()).cpu(),
+            certainty.new_zeros(*front, 3, BINS).scatter_add(-1, place, values).cpu(),
         )
+
+    def __getitem__(self, place: int) -> Tally:
+        """That of one rule of several."""
+        return Tally(self.samples[place], self.hits[place], self.answers[place], self.certain[place])
 
     def check(self, classes: int, dim: int) -> None:
         super().check(classes, dim)
-        counts = (self.samples, self.hits, self.answers)
-        if any(t.shape != (classes,) or t.dtype != torch.int64 for t in counts):
+        counts, front = (self.samples, self.hits, self.answers), self.samples.shape[:-1]
+        if any(t.shape != (*front, classes) or t.dtype != torch.int64 for t in counts):
             raise PayloadError(f"A tally arrived that is not one of {classes} classes.")
-        if self.certain.shape != (3, BINS) or self.certain.dtype != torch.float64:
+        if self.certain.shape != (*front, 3, BINS) or self.certain.dtype != torch.float64:
             raise PayloadError(f"A tally arrived whose certainties are not (3, {BINS}) numbers of float64.")
-        samples, hits, answers = (t.tolist() for t in counts)  # of these few numbers torch makes much ado
-        certain = [number for row in self.certain.tolist() for number in row]
-        if not 0 < sum(samples) <= MOST or max(*answers, *certain) > MOST:
+        totals = self.samples.double().sum(-1)  # which do not overflow
+        if not ((totals > 0) & (totals <= MOST)).all() or (self.answers > MOST).any() or (self.certain > MOST).any():
             raise PayloadError(f"A tally arrived of no samples, or of more than {MOST:,}.")
-        if min(*samples, *hits, *answers, *certain) < 0 or any(
-            hit > min(n, said) for n, hit, said in zip(samples, hits, answers, strict=True)
-        ):
+        if any((t < 0).any() for t in (*counts, self.certain)) or (self.hits > torch.minimum(*counts[::2])).any():
             raise PayloadError("A tally arrived with counts below zero, or with more hits than samples or answers.")
 
     def __add__(self, other: Tally) -> Tally:
@@ -103,4 +103,4 @@ class Tally(Payload):
 
 def probabilities(scores: Tensor) -> Tensor:
     """Softmax of scores; where no class has a score at all, each is as likely."""
-    return scores.masked_fill(scores.isneginf().all(1, keepdim=True), 0.0).softmax(1)
+    return scores.masked_fill(scores.isneginf().all(-1, keepdim=True), 0.0).softmax(-1)

@@ -80,7 +80,7 @@ def test_signed_jobs_are_answered(desk: Desk, home: Home) -> None:
     reply = reply_from_bytes(places.only(ask(desk, home, "evaluate", 1, down)))
     judged.take(reply.client, judged.read(reply))
     assert 0 < judged.scores("test")["method"].weighted <= 1
-    assert len(judged.examined[1].tallies["test/method"]) == len(desk.site.share.test)
+    assert len(judged.examined[1].of("test")["method"]) == len(desk.site.share.test)
 
 
 def test_several_jobs_in_one_message_are_answered_in_their_order(desk: Desk, home: Home) -> None:
