@@ -65,3 +65,39 @@ def test_the_plain_loop_does_the_same_work(method: str, measure: Any) -> None:
     for one, other in zip(theirs, ours, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-3)
         assert one.accuracy == pytest.approx({rule: score.weighted for rule, score in other.test.items()}, abs=0.02)
+
+
+def test_growth_is_against_the_smallest_value(measure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import growth
+
+    monkeypatch.setattr(growth, "AXES", {"classes": (10, 40)})
+    monkeypatch.setattr(growth, "SAMPLES", 800)
+    table = measure.Table(setting=9, value=7, round_s=9, over_first=12, server=8, kB_down=9)
+    growth.grown("classes", "fedproto", 0, 3, table)
+    first, second = table.rows
+    assert (first["value"], first["over_first"]) == (10, 1.0) and second["value"] == 40
+    assert second["kB_down"] == pytest.approx(4 * first["kB_down"])
+    assert 0 < first["server"] < 1
+
+
+def test_the_newest_numbers_are_drawn(measure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    import plots
+
+    monkeypatch.setattr(plots, "RESULTS", tmp_path)
+    tables = {
+        "growth": [{"setting": name, "value": v, "over_first": v / 10} for name in plots.NAMES for v in (10, 20)],
+        "scale": [{"clients": n, "engine_memory": None, "over_20_clients": 1.0} for n in (100, 500)],
+        "geometry": [{"step": "fedpagr", "classes": c, "form": "ours", "ms": 1.0} for c in (10, 100)],
+        "target": [{"method": "fedproto", "plain_over_protea": 1.5}],
+    }
+    for name, rows in tables.items():
+        usual = {"family": "htcnn8", "batch": 10, "samples": 2000}
+        lines = (
+            {"settings": usual, "numbers": []},
+            {"settings": usual, "numbers": rows},
+            {"settings": {} if name == "target" else usual, "numbers": [] if name == "target" else rows},
+        )
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    plots.main(str(tmp_path / "found.png"))
+    assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,101 @@
+"""Draw docs/performance.png from the newest numbers in benchmarks/results: how cost grows.
+
+    python benchmarks/plots.py [FILE.png]
+
+It needs growth.py, scale.py, geometry.py and target.py to have been run, and matplotlib (``protea[plots]``).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from measure import RESULTS
+
+BLUE, ORANGE, GREEN = "#2b6cb0", "#c05621", "#2f855a"
+NAMES = {"batch": "batch size", "dim": "dimension of prototypes", "classes": "classes"}
+STEPS = {"fedpagr": ("FedPAGR", BLUE), "thomson": ("Thomson (ProtoNorm)", ORANGE), "fedtgp": ("FedTGP", GREEN)}
+
+
+def runs(name: str) -> list[dict[str, Any]]:
+    """What is kept of a benchmark's runs, the newest last."""
+    return [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text("utf-8").splitlines()]
+
+
+def newest(name: str, **settings: object) -> list[dict[str, Any]]:
+    """The rows of the last run of a benchmark with these settings."""
+    *_, line = (line for line in runs(name) if settings.items() <= line["settings"].items())
+    rows: list[dict[str, Any]] = line["numbers"]
+    return rows
+
+
+def growth(axes: Axes, setting: str, rows: list[dict[str, Any]]) -> None:
+    own = [row for row in rows if row["setting"] == setting]
+    x, y = [row["value"] for row in own], [row["over_first"] for row in own]
+    axes.plot(x, y, "o-", color=BLUE)
+    axes.axhline(1, color="#cccccc", lw=1, zorder=0)
+    axes.set(xscale="log", ylim=(0, 1.15 * max(y)), xlabel=NAMES[setting], title=f"A round by {NAMES[setting]}")
+    axes.set_ylabel(f"time, against {x[0]}")
+    axes.set_xticks(x, [str(value) for value in x])
+    axes.minorticks_off()
+
+
+def clients(axes: Axes, lines: list[dict[str, Any]]) -> None:
+    """Of each number of samples, the newest row for each number of clients without a limit of memory."""
+    found: dict[int, dict[int, float]] = {}
+    for line in lines:
+        own = found.setdefault(line["settings"]["samples"], {20: 1.0})
+        own |= {row["clients"]: row["over_20_clients"] for row in line["numbers"] if row["engine_memory"] is None}
+    for (samples, own), colour in zip(sorted(found.items()), (ORANGE, BLUE, GREEN), strict=False):
+        points = sorted(own.items())
+        axes.plot([x for x, _ in points], [y for _, y in points], "o-", color=colour, label=f"{samples:,} images")
+    axes.axhline(1, color="#cccccc", lw=1, zorder=0)
+    axes.set(xscale="log", ylim=(0, None), xlabel="clients", ylabel="time, against 20", title="A round by clients")
+    axes.set_xticks([20, 100, 500, 1000], ["20", "100", "500", "1000"])
+    axes.minorticks_off()
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def servers(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    for step, (label, colour) in STEPS.items():
+        for form, style in (("ours", "o-"), ("autograd", "x:"), ("gram autograd", "x:"), ("differences", "x:")):
+            own = [row for row in rows if row["step"] == step and row["form"] == form]
+            if own:
+                name = label if form == "ours" else None
+                axes.plot([r["classes"] for r in own], [r["ms"] for r in own], style, color=colour, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="classes", ylabel="ms", title="A server's step (dotted: usual form)")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def against_plain(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    names, ratios = [row["method"] for row in rows], [row["plain_over_protea"] for row in rows]
+    axes.barh(names[::-1], ratios[::-1], color=BLUE, height=0.6)
+    axes.axvline(1, color="#666666", lw=1)
+    for place, value in enumerate(ratios[::-1]):
+        axes.text(value + 0.02, place, f"{value:.2f}", va="center", fontsize=9)
+    axes.set(xlim=(0, 1.2 * max(ratios)), xlabel="times as fast", title="Against the plain loop")
+
+
+def main(path: str = "docs/performance.png") -> None:
+    figure = Figure(figsize=(11, 6.2), layout="constrained")
+    grid = figure.subplots(2, 3).flat
+    rows = newest("growth")
+    for setting in NAMES:
+        growth(next(grid), setting, rows)
+    clients(next(grid), runs("scale"))
+    servers(next(grid), newest("geometry"))
+    against_plain(next(grid), newest("target", family="htcnn8", batch=10))
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(Path(path), dpi=110)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
