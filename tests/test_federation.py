@@ -23,9 +23,11 @@ from protea.federation import Federation, choose
 from protea.methods.fedproto import FedProto
 from protea.methods.fedsa import FedSA
 from protea.methods.fedtgp import FedTGP
+from protea.methods.lg_fedavg import LGFedAvg
 from protea.methods.local import Local
 from protea.payload import pack
 from protea.record import Cost, Record
+from protea.weights import Weights
 from protea.worker import Worker
 
 
@@ -362,3 +364,14 @@ def test_replies_are_taken_in_the_order_of_clients_whenever_they_come():
         return [(record.test, record.shared, record.clients) for record in loop.run()]
 
     assert found(Inline) == found(Backwards)
+
+
+def test_what_a_client_does_with_what_it_was_sent_is_its_own_affair():
+    class Rough(LGFedAvg):
+        def local_update(self, client: Client, down: Weights | None) -> Weights:
+            for tensor in () if down is None else down.tensors.values():
+                assert tensor.abs().sum() > 0
+                tensor.zero_()
+            return super().local_update(client, None)
+
+    list(Federation(Rough(), Inline(Worker(Rough(), toy.build, seed=1)), toy.server(), toy.CLIENTS, 3).run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from protea.engines import EngineSettings, Job, Reply, Watch, ignore
@@ -23,7 +24,8 @@ class Inline:
     def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
         replies = []
         for job in sorted(jobs, key=lambda job: job.client):
-            replies.append(self.worker.run(job))
+            own = {name: tensor.clone() for name, tensor in job.down.items()}  # clients may share what they are sent
+            replies.append(self.worker.run(replace(job, down=own)))
             watch(replies[-1])
         return replies
 
