@@ -210,30 +210,33 @@ class Federation:
 
         Replies are read as they come, while clients are at work, and taken in the order of clients.
         """
-        found: dict[int, Any] = {}
+        early: dict[int, tuple[Reply, Any]] = {}  # by the reply itself: an engine may give back another
 
-        def read(reply: Reply) -> None:
+        def read(reply: Reply) -> Any:
             try:
                 if reply.error is not None:
                     raise ClientError(reply.error)
                 if reply.round != self.server.round:
                     raise PayloadError(f"it is of round {reply.round}.")
-                found[reply.client] = judge.read(reply)
+                return judge.read(reply)
             except (ClientError, PayloadError) as error:
-                found[reply.client] = error
+                return error
+
+        def watch(reply: Reply) -> None:
+            early[id(reply)] = reply, read(reply)
             self.watch(reply)
 
-        self._ask(self._jobs(task, clients), read)
-        for client, result in sorted(found.items()):
-            if not isinstance(result, ProteaError):
-                judge.take(client, result)
+        for reply in self._ask(self._jobs(task, clients), watch):
+            found = early[id(reply)][1] if id(reply) in early else read(reply)
+            if not isinstance(found, ProteaError):
+                judge.take(reply.client, found)
                 continue
-            why = str(result)
-            if isinstance(result, PayloadError):
-                why = f"client {client}, round {self.server.round}: its evaluation cannot be used: {why}"
+            why = str(found)
+            if isinstance(found, PayloadError):
+                why = f"client {reply.client}, round {self.server.round}: its evaluation cannot be used: {why}"
             if self.failures == "stop":
-                raise ClientError(why) from result
-            failures.setdefault(client, why)
+                raise ClientError(why) from found
+            failures.setdefault(reply.client, why)
 
     def _clients(
         self, jobs: Sequence[Job], answers: Mapping[int, Sequence[Reply]], judged: Judged
