@@ -56,9 +56,13 @@ class Client:
 
     def rest(self) -> None:
         """Put the model, and modules in memory, into evaluation mode; only ``fit`` trains."""
-        for module in (self.model, *self.memory.values()):
-            if isinstance(module, nn.Module):
-                module.eval()
+        for module in self.modules:
+            module.eval()
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The model, and modules in memory."""
+        return [self.model, *(value for value in self.memory.values() if isinstance(value, nn.Module))]
 
     def fit(self, loss: Loss, *also: nn.Module, data: Samples | None = None, epochs: int | None = None) -> float:
         """Local SGD on ``loss(x, y)`` over the model and any other modules; returns the mean loss.
@@ -111,13 +115,23 @@ class Client:
             )
         return model
 
-    def kept(self) -> Iterator[Tensor]:
-        """What is in memory only because it may be wanted again."""
-        for samples in (self.train, self.validation, self.test):
-            if samples is not None and samples.kept is not None:
-                yield samples.kept
+    def tensors(self) -> Iterator[Tensor]:
+        """All that the client holds and will want again."""
+        for module in self.modules:
+            yield from (*module.parameters(), *module.buffers())
+        yield from self.memory.tensors()
         if self._seen is not None:
             yield from self._seen[1].values()
+
+    def release(self) -> int:
+        """Forget what can be made again, floats of samples and gradients; how many bytes that was."""
+        weights = [p for module in self.modules for p in module.parameters()]
+        gone = [*(samples.kept for samples in self.parts.values()), *(p.grad for p in weights)]
+        for samples in self.parts.values():
+            samples.release()
+        for p in weights:
+            p.grad = None
+        return sum(tensor.nbytes for tensor in gone if tensor is not None)
 
     def prototypes(self) -> Prototypes:
         """The mean feature of each class of the training set, under the current model at rest."""

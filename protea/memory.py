@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import UserDict
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from protea.errors import CheckpointError, PayloadError
-from protea.payload import Named, Payload, parse_json, shortened
+from protea.payload import Named, Payload, held, parse_json, shortened
 from protea.weights import Weights
 
 T = TypeVar("T")
@@ -32,6 +33,10 @@ class Memory(UserDict[str, Any]):
         if "/" in name:
             raise KeyError(f"memory[{name!r}]: a name has no slash, which parts names in checkpoints.")
         super().__setitem__(name, value)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Those it holds, by themselves or in payloads; modules have their own."""
+        return held(self.data)
 
     def flat(self) -> tuple[Named, str]:
         """Named tensors, and a JSON index that says what each name is."""

@@ -109,6 +109,18 @@ def unpack(kind: type[P], named: Named) -> P | None:
     return kind.from_flat(named) if named else None
 
 
+def held(item: object) -> Iterator[Tensor]:
+    """The tensors of a payload as they are in memory; what travels of them may be less."""
+    if isinstance(item, Tensor):
+        yield item
+    elif isinstance(item, Payload):
+        for field in fields(cast(Any, item)):
+            yield from held(getattr(item, field.name))
+    elif isinstance(item, Mapping):
+        for part in item.values():
+            yield from held(part)
+
+
 def nbytes(named: Named) -> int:
     """Exact size of the tensors themselves."""
     return sum(t.numel() * t.element_size() for t in named.values())

@@ -75,25 +75,27 @@ class Worker:
                 self.method.start_client(client)
             if (where := self.shelf.place(id) or self.saved) is not None:
                 load_client(client, where)
+            self.shelf.forget(id)
+        self.shelf.away.discard(id)
         self.clients[id] = client
         return client
 
     def forget(self, id: int) -> None:
         """Have the client built anew when it is next needed."""
         self.clients.pop(id, None)
-        self.shelf.here.discard(id)
+        self.shelf.forget(id)
 
     def run(self, job: Job) -> Reply:
         started = time.perf_counter()
         try:
             with threads(self.threads):
                 reply = self._run(job)
+            self.shelf.make_room(self.clients)
         except ProteaError as problem:
             reply = Reply(job.client, job.round, error=str(problem))
         except Exception:  # whatever a method or model raises is this client's failure, not the engine's
             error = f"client {job.client}, round {job.round}:\n{traceback.format_exc()}"
             reply = Reply(job.client, job.round, error=error)
-        self.shelf.make_room(self.clients)
         seconds = time.perf_counter() - started
         return replace(reply, seconds=seconds, process=os.getpid(), memory=peak_memory())
 
@@ -124,8 +126,9 @@ class Worker:
 
     def save(self, directory: Path) -> None:
         """Write the clients met here; whoever asks takes over the others from where they were."""
-        for client in self.clients.values():
+        for id, client in self.clients.items():
             save_client(client, directory)
+            self.shelf.let_go(id)
         self.shelf.carry(directory)
         self.saved = directory
 

@@ -2,31 +2,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import toy
 
-from protea import Client, Method, Prototypes, Server, Upload
+from protea import Client, Prototypes, Server, Upload
 from protea.data.samples import Samples
 from protea.engines import Job, Reply, Watch, ignore
 from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
-from protea.errors import ClientError, ConfigError, ProteaError
+from protea.errors import ClientError, ProteaError
 from protea.evaluation import Evaluation
 from protea.evaluation.examine import Examination
 from protea.evaluation.tally import Tally
 from protea.faults import Faults, Limits
 from protea.federation import Federation, choose
 from protea.methods.fedproto import FedProto
-from protea.methods.fedsa import FedSA
-from protea.methods.fedtgp import FedTGP
 from protea.methods.lg_fedavg import LGFedAvg
 from protea.methods.local import Local
 from protea.payload import pack
-from protea.record import Cost, Record
+from protea.record import Record
 from protea.weights import Weights
 from protea.worker import Worker
 
@@ -317,29 +313,6 @@ def test_a_client_that_fails_is_as_it_was_before():
     assert "it fell" in str(worker.run(Job("train", 2, 0)).error)
     after = worker.client(0).model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before) and worker.client(0).memory["note"] == 0
-
-
-@pytest.mark.parametrize("method", [FedProto(taken="during"), FedTGP(threshold=5.0), FedSA()])
-def test_clients_that_wait_on_disk_come_back_as_they_were(method: Method[Any, Any], tmp_path: Path):
-    ends = []
-    for room in (None, 1.0):  # bytes, which any process has
-        worker = Worker(method, toy.build, seed=7, spill=tmp_path)
-        worker.shelf.full = room
-        records = list(Federation(method, Inline(worker), toy.server(), toy.CLIENTS, 3).run())
-        assert len(worker.clients) == (toy.CLIENTS if room is None else 1)
-        folder = tmp_path / f"saved-{room}"
-        folder.mkdir()
-        worker.save(folder)
-        ends.append((
-            [replace(record, cost=Cost()) for record in records],
-            {path.name: path.read_bytes() for path in sorted(folder.iterdir())},
-        ))  # fmt: skip
-    assert ends[0] == ends[1] and len(ends[0][1]) == toy.CLIENTS
-
-
-def test_a_budget_below_what_the_process_has_already_is_refused():
-    with pytest.raises(ConfigError, match=r"engine.memory leaves 1,000 bytes to a process that has [\d,]+ before"):
-        Worker(Local(), toy.build, seed=1, memory=1000)
 
 
 def test_clients_that_are_sent_the_same_share_one_copy_of_it():

@@ -218,7 +218,7 @@ def test_clients_wait_on_the_disk_of_their_node(tmp_path: Path):
     jobs = [Job("train", round, client) for round in (1, 2) for client in range(3)]
     for job in jobs:
         assert reply_from_bytes(seat.job(job_to_bytes(job))).up.keys() == whole.run(job).up.keys()
-    assert len(seat.worker.clients) == 1 and list(tmp_path.glob("clients-*/client-*"))
+    assert len(seat.worker.clients) == 1 and len(list(tmp_path.glob("clients-*/client-*"))) == 2
     names = seat.save()
     (tmp_path / "whole").mkdir()
     whole.save(tmp_path / "whole")

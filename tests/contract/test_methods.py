@@ -41,6 +41,17 @@ class Backwards(Inline):
         return list(reversed([self.worker.run(job) for job in sorted(jobs, key=lambda job: -job.client)]))
 
 
+class Short(Inline):
+    """All clients are put away after every job, with all their tensors."""
+
+    def map(self, jobs: list[Job], watch: Watch = ignore) -> list[Reply]:
+        replies = super().map(jobs, watch)
+        for client in self.worker.clients.values():
+            self.worker.shelf.put_away(client)
+        assert not any(tensor.untyped_storage().resizable() for tensor in client.tensors() if tensor.numel())
+        return replies
+
+
 class Forgetful(Inline):
     """Client 2 never answers in round 1."""
 
@@ -101,6 +112,12 @@ def test_it_repeats_itself(method: Method[Any, Any], tmp_path: Path) -> None:
 @every_method
 def test_it_does_not_matter_who_finishes_first(method: Method[Any, Any], tmp_path: Path) -> None:
     assert play(method, Inline, tmp_path / "a") == play(method, Backwards, tmp_path / "b")
+
+
+@every_method
+def test_clients_may_wait_on_disk(method: Method[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protea.shelf.LARGE", 0)
+    assert play(method, Inline, tmp_path / "a") == play(method, Short, tmp_path / "b")
 
 
 @every_method

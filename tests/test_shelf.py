@@ -1,0 +1,163 @@
+"""Clients that wait on disk.  That they come back as they were, for every method: contract/test_methods.py."""
+
+from __future__ import annotations
+
+import resource
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import toy
+from torch import nn
+
+from protea import Client, SplitModel
+from protea.engines import Job
+from protea.engines.inline import Inline
+from protea.errors import ConfigError
+from protea.federation import Federation
+from protea.methods.fedproto import FedProto
+from protea.methods.local import Local
+from protea.record import Cost
+from protea.rng import Streams
+from protea.shelf import current_memory
+from protea.worker import Worker
+
+MB = 10**6
+WIDE = 1000  # so that a client has 4 MB of weights
+CLIENTS = 40
+
+
+def wide(id: int, streams: Streams) -> Client:
+    client = toy.build(id % toy.CLIENTS, streams)
+    with streams.default("model"):
+        body = nn.Sequential(nn.Linear(8, WIDE), nn.ReLU(), nn.Linear(WIDE, WIDE), nn.ReLU(), nn.Linear(WIDE, toy.DIM))
+        model = SplitModel(body, nn.Identity(), nn.Linear(toy.DIM, toy.CLASSES))
+    return replace(client, id=id, model=model)
+
+
+@pytest.fixture
+def two_away(tmp_path: Path) -> Worker:
+    """Two clients in files, a third in memory."""
+    worker = Worker(FedProto(), wide, seed=7, spill=tmp_path)
+    for id in range(3):
+        worker.run(Job("train", 1, id))
+    for id in range(2):
+        worker.shelf.put_away(worker.clients[id])
+    return worker
+
+
+def test_memory_stays_below_the_limit_and_the_end_is_the_same(tmp_path: Path):
+    Worker(FedProto(), wide, seed=7).run(Job("train", 1, 0))  # the first step imports much
+    ends = []
+    for room in (60 * MB, None):  # of 160
+        worker = Worker(FedProto(), wide, seed=7, spill=tmp_path)
+        full = worker.shelf.full = None if room is None else current_memory() + room
+        records = list(Federation(FedProto(), Inline(worker), toy.server(), CLIENTS, 2).run())
+        folder = tmp_path / f"saved-{room}"
+        folder.mkdir()
+        worker.save(folder)
+        if full is not None:
+            assert 20 <= len(worker.shelf.away) < CLIENTS == len(worker.clients)
+            assert current_memory() < full + 20 * MB
+        ends.append((
+            [replace(record, cost=Cost()) for record in records],
+            {path.name: path.read_bytes() for path in sorted(folder.iterdir())},
+        ))  # fmt: skip
+    assert ends[0] == ends[1] and len(ends[0][1]) == CLIENTS
+
+
+def test_clients_whose_tensors_are_not_the_trouble_are_saved_and_built_anew(tmp_path: Path):
+    ends = []
+    for room in (1.0, None):  # bytes, which any process has
+        worker = Worker(FedProto(), toy.build, seed=7, spill=tmp_path)
+        worker.shelf.full = room
+        records = list(Federation(FedProto(), Inline(worker), toy.server(), toy.CLIENTS, 3).run())
+        assert len(worker.clients) == (toy.CLIENTS if room is None else 1)
+        folder = tmp_path / f"saved-{room}"
+        folder.mkdir()
+        worker.save(folder)
+        ends.append((
+            [replace(record, cost=Cost()) for record in records],
+            {path.name: path.read_bytes() for path in sorted(folder.iterdir())},
+        ))  # fmt: skip
+    assert ends[0] == ends[1] and len(ends[0][1]) == toy.CLIENTS
+
+
+def test_a_client_that_is_away_takes_no_memory_until_it_is_used(two_away: Worker):
+    before = current_memory()
+    client = two_away.client(0)
+    assert 0 not in two_away.shelf.away and 1 in two_away.shelf.away
+    assert sum(p.sum().item() for p in client.model.parameters())
+    assert current_memory() - before > 3 * MB
+    two_away.shelf.put_away(client)
+    assert current_memory() - before < MB
+
+
+def test_what_is_trained_after_a_return_is_kept(two_away: Worker):
+    client = two_away.client(0)
+    weight = client.model.body[2].weight
+    with torch.no_grad():
+        weight.fill_(3)
+    two_away.shelf.put_away(client)
+    assert weight.eq(3).all() and weight.is_leaf and weight.requires_grad and weight.grad is None
+
+
+def test_tensors_that_share_memory_still_share_it():
+    worker = Worker(FedProto(), wide, seed=7)
+    client = worker.client(0)
+    weight = client.model.body[2].weight
+    client.memory["rows"] = weight.detach()[10:20]
+    client.memory["columns"] = weight.detach().T
+    worker.shelf.put_away(client)
+    with torch.no_grad():
+        weight.fill_(7)
+    assert client.memory["rows"].shape == (10, WIDE) and client.memory["rows"].eq(7).all()
+    assert client.memory["columns"].stride() == (1, WIDE) and client.memory["columns"].eq(7).all()
+
+
+def test_the_files_are_gone_when_nobody_uses_them(two_away: Worker, tmp_path: Path):
+    assert not list(tmp_path.iterdir())  # they have no name from the start
+    (pages,) = two_away.shelf.pages[0]
+    alive = weakref.ref(pages)
+    del pages
+    assert alive() is not None
+    two_away.forget(0)
+    assert alive() is None
+
+
+def test_a_client_that_is_forgotten_leaves_nothing(tmp_path: Path):
+    worker = Worker(FedProto(), toy.build, seed=7, spill=tmp_path)
+    worker.shelf.full = 1.0
+    for id in range(3):
+        worker.run(Job("train", 1, id))
+    assert worker.shelf.gone == {0, 1}
+    worker.forget(0)
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    worker.save(folder)
+    assert sorted(path.stem for path in folder.iterdir()) == ["client-001", "client-002"]
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_no_room_on_disk_is_said_and_the_client_stays_in_memory(tmp_path: Path, small_files: None):
+    worker = Worker(Local(), wide, seed=7, spill=tmp_path)
+    assert worker.run(Job("train", 1, 0)).error is None
+    worker.shelf.full = 1.0
+    said = worker.run(Job("train", 1, 1)).error
+    assert said is not None and said.startswith(f"client 0 cannot wait on disk, in {tmp_path}: File too large.")
+    assert worker.clients.keys() == {0, 1} and not worker.shelf.away
+
+
+def test_a_budget_below_what_the_process_has_already_is_refused():
+    with pytest.raises(ConfigError, match=r"engine.memory leaves 1,000 bytes to a process that has [\d,]+ before"):
+        Worker(Local(), toy.build, seed=1, memory=1000)
