@@ -253,10 +253,11 @@ def _pushed(u: Tensor, margin: float) -> Tensor:
 
 
 def _residual(x: Tensor, force: Tensor) -> float:
-    if (radial := len(x) * (len(x) - 1) / 2) == 0:
+    if len(x) < 2:
         return 0.0
-    along = torch.addcmul(force, (force * x).sum(1, keepdim=True), x, value=-1)
-    return float(torch.linalg.vector_norm(along, dim=1).sum()) / radial
+    radial = (len(x) - 1) / 2  # of the force on each row
+    along = torch.sub(force, x, alpha=radial)
+    return torch.linalg.vector_norm(along, dim=1).sum().item() / (len(x) * radial)
 
 
 def _unit_forces(x: Tensor, twos: Tensor | None) -> Tensor:
@@ -264,7 +265,7 @@ def _unit_forces(x: Tensor, twos: Tensor | None) -> Tensor:
     if twos is None:
         return forces(x)
     squares = torch.addmm(twos, x, x.T, alpha=-2)
-    if squares.amin() < 0.2:  # 2 - 2 cos would lose digits
+    if squares.min().item() < 0.2:  # 2 - 2 cos would lose digits
         return forces(x)
     weights = squares.reciprocal_()
     return torch.addmm(x * weights.sum(1, keepdim=True), weights, x, alpha=-1)
