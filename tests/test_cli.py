@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from rich.text import Text
+from typed import Command
 
 import protea
 from protea import cli, config, display, papers, plugins
@@ -36,33 +35,13 @@ dim = 16
 batch = 64
 """
 
-Command = Callable[..., "Outcome"]
-
-
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.splitlines()
-
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Command) -> Command:
     """``command("run", "exp.toml")`` in a folder where exp.toml is a small experiment."""
     (tmp_path / "exp.toml").write_text(SMALL)
     monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["protea", *words])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return Outcome(int(end.value.code or 0), *capsys.readouterr())
-
-    return call
+    return typed
 
 
 # run

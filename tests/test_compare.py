@@ -6,7 +6,6 @@ import csv
 import json
 import math
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,8 +15,9 @@ from typing import Any
 
 import pytest
 from scipy import stats
+from typed import Command
 
-from protea import Data, Experiment, Method, cli
+from protea import Data, Experiment, Method
 from protea.config import dump
 from protea.data.federated import Federated
 from protea.data.schemes import Dirichlet
@@ -471,23 +471,21 @@ def test_what_cannot_be_asked_for_is_refused(tmp_path: Path, asked: dict[str, st
 
 # The command
 
-Command = Callable[..., tuple[str, str]]
+Pair = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(typed: Command) -> Pair:
     """``command("compare", "runs")`` gives what was printed, as output and as notes or errors."""
 
     def call(*words: str | Path) -> tuple[str, str]:
-        monkeypatch.setattr(sys, "argv", ["protea", *map(str, words)])
-        with pytest.raises(SystemExit):
-            cli.main()
-        return tuple(capsys.readouterr())
+        said = typed(*words)
+        return said.out, said.err
 
     return call
 
 
-def test_the_table_says_what_its_numbers_are(three: Path, command: Command):
+def test_the_table_says_what_its_numbers_are(three: Path, command: Pair):
     out, notes = command("compare", three, "--target", "0.8")
     text = " ".join(out.split())
     assert len(notes.splitlines()) == 2 and notes.startswith("fedproto, seed 3: Accuracy")
@@ -502,7 +500,7 @@ def test_the_table_says_what_its_numbers_are(three: Path, command: Command):
     assert rows["local"][4:8] == ["-", "-", "-", "-"] and rows["local"][8:12] == ["-", "1", "of", "3"]
 
 
-def test_one_seed_gives_dashes_and_never_a_nan(tmp_path: Path, command: Command):
+def test_one_seed_gives_dashes_and_never_a_nan(tmp_path: Path, command: Pair):
     past(tmp_path / "a", FedProto(), [0.9], sent=(1000, 1000))
     past(tmp_path / "b", Local(), [0.7])
     for format in ("table", "markdown", "latex", "csv"):
@@ -514,7 +512,7 @@ def test_one_seed_gives_dashes_and_never_a_nan(tmp_path: Path, command: Command)
     )
 
 
-def test_the_table_fits_100_columns_whatever_the_labels(tmp_path: Path, command: Command):
+def test_the_table_fits_100_columns_whatever_the_labels(tmp_path: Path, command: Pair):
     for seed in (1, 2, 3):
         for pull in (1, 2):
             past(tmp_path / f"{pull}-{seed}", FedProto(pull=pull), [0.1 * seed], seed=seed, sent=(10**8, 10**8))
@@ -525,7 +523,7 @@ def test_the_table_fits_100_columns_whatever_the_labels(tmp_path: Path, command:
     assert "training.momentum=0.875" in out and "fraction is 0.5, elsewhere 1" in " ".join(out.split())
 
 
-def test_csv_has_every_number_and_the_caption_in_columns(three: Path, command: Command):
+def test_csv_has_every_number_and_the_caption_in_columns(three: Path, command: Pair):
     out, _ = command("compare", three, "--format", "csv", "--target", "0.8")
     proto, local = csv.DictReader(StringIO(out))
     assert [
@@ -542,7 +540,7 @@ def test_csv_has_every_number_and_the_caption_in_columns(three: Path, command: C
     assert proto["data"].startswith("spiral classes=3")
 
 
-def test_markdown_and_latex_carry_caption_and_footnotes(tmp_path: Path, command: Command):
+def test_markdown_and_latex_carry_caption_and_footnotes(tmp_path: Path, command: Pair):
     past(tmp_path / "a", FedProto(), [0.5, 0.9])
     past(tmp_path / "b", Local(), [0.5, 0.8])
     past(tmp_path / "c", FedProto(), [0.5, 0.6, 0.7])
@@ -555,7 +553,7 @@ def test_markdown_and_latex_carry_caption_and_footnotes(tmp_path: Path, command:
     assert out.count(r" \\") == 4 and len({line.count("&") for line in out.splitlines() if line.endswith(r"\\")}) == 1
 
 
-def test_out_writes_a_file_and_notes_stay_on_the_screen(tmp_path: Path, command: Command):
+def test_out_writes_a_file_and_notes_stay_on_the_screen(tmp_path: Path, command: Pair):
     past(tmp_path / "runs" / "a", FedProto(), [0.9])
     going = past(tmp_path / "runs" / "b", Local(), [0.8], ended=False)
     out, notes = command("compare", tmp_path / "runs", "--out", tmp_path / "table.csv")
@@ -567,7 +565,7 @@ def test_out_writes_a_file_and_notes_stay_on_the_screen(tmp_path: Path, command:
     assert error == "ConfigError: --format is 'tex'.  Did you mean latex?\n"
 
 
-def test_real_runs_from_experiment_file_to_table(tmp_path: Path, command: Command):
+def test_real_runs_from_experiment_file_to_table(tmp_path: Path, command: Pair):
     digits = Path(__file__).parents[1] / "examples" / "digits.toml"
     for seed in (1, 2):
         changes = ["rounds=2", "clients=4", "data.samples=400", "engine=inline", f"seed={seed}"]

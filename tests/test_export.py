@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typed import Command
 
 import protea
-from protea import Data, Experiment, cli
+from protea import Data, Experiment
 from protea.data.sources.spiral import Spiral
 from protea.engines import EngineSettings
 from protea.errors import ConfigError
@@ -122,12 +123,10 @@ def test_without_pyarrow_the_error_says_what_adds_it(runs: Path, tmp_path: Path,
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_the_command(runs: Path, tmp_path: Path, typed: Command):
     def call(*words: str | Path) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["protea", "export", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return int(end.value.code or 0), capsys.readouterr().err
+        said = typed("export", *words)
+        return said.code, said.err
 
     count = len(list(entries([runs / "a"])))
     assert call(runs / "a", "--csv", tmp_path / "a.csv") == (0, f"Written: {tmp_path / 'a.csv'}, {count:,} numbers\n")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typed import Command
 
-from protea import cli, papers, plugins
+from protea import papers, plugins
 from protea.data.sources.cifar import CIFAR10
 from protea.errors import ConfigError
 from protea.evaluation import Evaluation
@@ -326,29 +325,12 @@ class Tired(Local):
             raise KeyboardInterrupt
 
 
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Outcome]
-
-
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Command) -> Command:
     """``command("own.toml/one", "--yes")`` in a folder where own.toml is a paper's file."""
     (tmp_path / "own.toml").write_text(OWN)
     monkeypatch.chdir(tmp_path)
-
-    def call(*words: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["protea", "reproduce", *words])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return Outcome(int(end.value.code or 0), *capsys.readouterr())
-
-    return call
+    return lambda *words: typed("reproduce", *words)
 
 
 def runs(path: Path) -> dict[str, dict]:
@@ -447,12 +429,9 @@ def test_what_does_not_fit_is_refused(command: Command, tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["own.toml"]
 
 
-def test_tables_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_tables_are_listed(monkeypatch: pytest.MonkeyPatch, typed: Command):
     monkeypatch.setenv("COLUMNS", "150")
-    monkeypatch.setattr(sys, "argv", ["protea", "list", "tables"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    lines = capsys.readouterr().out.splitlines()
+    lines = typed("list", "tables").lines
     shown = {line.split()[0]: line for line in reversed(lines) if line.startswith(tuple(f" {name} " for name in NAMES))}
     shown = dict(reversed(shown.items()))
     assert list(shown) == NAMES

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 from rich.text import Text
+from typed import DIGITS, Command, Said
 
-from protea import cli, config, search, sweep
+from protea import config, search, sweep
 from protea.commands.sweep import Lines, Live, Silent, board, brief, duration
 from protea.engines import pool
 from protea.errors import ConfigError
@@ -25,52 +25,25 @@ from protea.record import Cost, Record
 from protea.search import Choice, Range
 from protea.sweep import Axis, Entry, Outcome, Source
 
-SMALL = """
-rounds = 3
-clients = 3
-method = "fedproto"
-engine = "inline"
-[data]
-source = "digits"
-samples = 300
-[models]
-family = "tiny_mlp"
-dim = 16
-[training]
-batch = 64
+SMALL = f"""{DIGITS}
 [evaluation]
 local_prototypes = false
 [checkpoint]
 every = 1
 """
 
-Command = Callable[..., "Shown"]
-
-
-@dataclass
-class Shown:
-    code: int
-    out: str
-    err: str
-
-    def starts(self) -> list[str]:
-        """The runs that were started or gone on with."""
-        return re.findall(r"^(\S+)  starts", self.out, re.MULTILINE)
-
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Command) -> Command:
     """``command("seed=1,2")`` sweeps exp.toml, a small experiment, in a folder of its own."""
     (tmp_path / "exp.toml").write_text(SMALL)
     monkeypatch.chdir(tmp_path)
+    return lambda *words, verb="sweep": typed(verb, "exp.toml", *words)
 
-    def call(*words: str, verb: str = "sweep") -> Shown:
-        monkeypatch.setattr(sys, "argv", ["protea", verb, "exp.toml", *words])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return Shown(int(end.value.code or 0), *capsys.readouterr())
 
-    return call
+def starts(said: Said) -> list[str]:
+    """The runs that were started or gone on with."""
+    return re.findall(r"^(\S+)  starts", said.out, re.MULTILINE)
 
 
 @pytest.fixture
@@ -219,7 +192,7 @@ def test_a_sweep_leaves_the_runs_that_run_would_leave(command: Command, tmp_path
     assert content["format"] == 1 and content["config"] == {"path": "exp.toml", "content": SMALL}
     assert content["arguments"] == ["method.name=fedproto,local", "seed=1..2", "rounds=2"]
     directories = ["fedproto-s1", "fedproto-s2", "local-s1", "local-s2"]
-    assert [each["directory"] for each in content["runs"]] == directories == done.starts()
+    assert [each["directory"] for each in content["runs"]] == directories == starts(done)
     for each in content["runs"]:
         kept = (tmp_path / "here" / each["directory"] / "config.toml").read_text()
         assert each["settings"].replace('channels_last = "auto"', "channels_last = []") == kept  # settled by the run
@@ -237,7 +210,7 @@ def test_the_same_call_again_does_nothing_again(command: Command, tmp_path: Path
     first = command("seed=1..2", "rounds=1")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.jsonl")}
     again = command("seed=1..2", "rounds=1")
-    assert (first.code, again.code, len(before)) == (0, 0, 2) and again.starts() == []
+    assert (first.code, again.code, len(before)) == (0, 0, 2) and starts(again) == []
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "runs" / "exp-sweep").rglob("*.jsonl")}
 
 
@@ -258,7 +231,7 @@ def test_an_interrupted_sweep_says_how_to_go_on_and_goes_on(command: Command, tm
     assert len(rounds(tmp_path / "here" / "tired-s2")) == 1 and not (tmp_path / "here" / "tired-s3").exists()
     (tmp_path / "rested").touch()
     done = command(*words)
-    assert done.code == 0 and done.starts() == ["tired-s2", "tired-s3"]
+    assert done.code == 0 and starts(done) == ["tired-s2", "tired-s3"]
     assert "tired-s2  round 1/3" not in done.out  # it went on from its checkpoint
     command("method=test_sweep:Tired", "seed=2", "--out", "whole", verb="run")
     assert rounds(tmp_path / "here" / "tired-s2") == rounds(tmp_path / "whole")
@@ -267,7 +240,7 @@ def test_an_interrupted_sweep_says_how_to_go_on_and_goes_on(command: Command, tm
 def test_a_sweep_may_grow_but_not_lose_runs(command: Command, tmp_path: Path):
     assert command("seed=1..2", "rounds=1", "--out", "here").code == 0
     grown = command("seed=1..2", "rounds=1", "training.lr=0.01,0.1", "--out", "here")
-    assert grown.code == 0 and grown.starts() == ["fedproto-lr=0.1-s1", "fedproto-lr=0.1-s2"]
+    assert grown.code == 0 and starts(grown) == ["fedproto-lr=0.1-s1", "fedproto-lr=0.1-s2"]
     content = (tmp_path / "here" / "sweep.json").read_text()
     assert [each["directory"] for each in json.loads(content)["runs"]] == [
         "fedproto-s1", "fedproto-s2", "fedproto-lr=0.1-s1", "fedproto-lr=0.1-s2",
@@ -292,7 +265,7 @@ class Fragile(Local):
 def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(command: Command, tmp_path: Path):
     words = ("method=test_sweep:Fragile", "seed=1..2", "--out", "here")
     done = command(*words)
-    assert done.code == 1 and done.starts() == ["fragile-s1", "fragile-s2"]
+    assert done.code == 1 and starts(done) == ["fragile-s1", "fragile-s2"]
     assert "fragile-s1  failed: RuntimeError: out of order  (0/2 done, 1 failed)" in done.out
     assert "fragile-s2  accuracy " in done.out
     assert done.err.startswith("1 failed:\n  fragile-s1: RuntimeError: out of order\n")
@@ -300,7 +273,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(command: Comma
     assert kept.startswith("Traceback") and kept.endswith("RuntimeError: out of order\n")
     (tmp_path / "mended").touch()
     again = command(*words)
-    assert again.code == 0 and again.starts() == ["fragile-s1"] and again.err == ""
+    assert again.code == 0 and starts(again) == ["fragile-s1"] and again.err == ""
     assert not (tmp_path / "here" / "fragile-s1" / "error.txt").exists()
     assert len(rounds(tmp_path / "here" / "fragile-s1")) == 3
 
@@ -310,7 +283,7 @@ def test_a_run_that_fails_before_it_has_a_directory_is_tried_again_too(command: 
         done = command("clients=3,999", "rounds=1", "--out", "here")
         assert done.code == 1 and "  fedproto-clients=999-s1: partition: 999 clients" in done.err
         assert [path.name for path in (tmp_path / "here" / "fedproto-clients=999-s1").iterdir()] == ["error.txt"]
-    assert done.starts() == ["fedproto-clients=999-s1"]
+    assert starts(done) == ["fedproto-clients=999-s1"]
 
 
 def test_quiet_says_nothing_but_errors(command: Command):
@@ -506,7 +479,7 @@ def test_a_search_keeps_the_best_on_validation_samples(command: Command, tmp_pat
     assert config.load(Path("exp.toml"), chosen["changes"]) == config.read(tomllib.loads(chosen["settings"]))
 
     more = command("--search", "6", *words)
-    assert more.code == 0 and len(more.starts()) == 1
+    assert more.code == 0 and len(starts(more)) == 1
     assert json.loads((tmp_path / "here" / "sweep.json").read_text())["runs"][:5] == runs
     other = command("--search", "6", *words, "rounds=2")
     assert other.code == 2 and "here holds a search with other settings." in other.err
@@ -532,4 +505,4 @@ def test_a_search_steers_clear_of_settings_that_fail(command: Command, tmp_path:
     assert done.code == 1 and "local-lr=1e30-s1: client" in done.err
     assert (tmp_path / "here" / "local-lr=1e30-s1" / "error.txt").is_file()
     assert config.load(tmp_path / "here" / "best.toml").training.lr == 0.1
-    assert len(done.starts()) == 2 and len(json.loads((tmp_path / "here" / "sweep.json").read_text())["runs"]) == 4
+    assert len(starts(done)) == 2 and len(json.loads((tmp_path / "here" / "sweep.json").read_text())["runs"]) == 4

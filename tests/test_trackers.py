@@ -10,27 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typed import DIGITS, Command
 
-from protea import cli, trackers
+from protea import trackers
 from protea.errors import ConfigError
 from protea.methods.local import Local
 
-SMALL = """
-rounds = 3
-clients = 3
-method = "fedproto"
-engine = "inline"
-[data]
-source = "digits"
-samples = 300
-[models]
-family = "tiny_mlp"
-dim = 16
-[training]
-batch = 64
-[evaluation]
-every = 2
-"""
+SMALL = f"{DIGITS}\n[evaluation]\nevery = 2\n"
 
 
 @pytest.fixture
@@ -40,11 +26,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["protea", "run", "exp.toml", "--quiet", *words])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    return int(end.value.code or 0)
+def run(typed: Command, *words: str) -> int:
+    return typed("run", "exp.toml", "--quiet", *words).code
 
 
 def rounds(path: Path) -> list[dict[str, Any]]:
@@ -65,11 +48,11 @@ def test_nested_tables_become_one():
     assert trackers.flat({"a": {"b": 1, "c": {"d": [2]}}, "e": None}, ".") == {"a.b": 1, "a.c.d": [2], "e": None}
 
 
-def test_tensorboard_has_every_number_of_every_round(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_tensorboard_has_every_number_of_every_round(folder: Path, typed: Command):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    assert run(monkeypatch, "--log", "tensorboard", "--out", "here", "--beside", "local") == 0
+    assert run(typed, "--log", "tensorboard", "--out", "here", "--beside", "local") == 0
     events = EventAccumulator(str(folder / "here" / "tensorboard")).Reload()
     first, second, third = rounds(folder / "here")
     assert first["test"] == {}  # rounds without evaluation have no accuracy
@@ -90,24 +73,24 @@ def test_tensorboard_has_every_number_of_every_round(folder: Path, monkeypatch: 
     assert (folder / "here-local" / "tensorboard").is_dir()
 
 
-def test_a_run_that_fails_keeps_what_was_logged(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_that_fails_keeps_what_was_logged(folder: Path, typed: Command):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with pytest.raises(RuntimeError):
-        run(monkeypatch, "--log", "tensorboard", "--out", "here", "method=test_trackers:Broken")
+        run(typed, "--log", "tensorboard", "--out", "here", "method=test_trackers:Broken")
     events = EventAccumulator(str(folder / "here" / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("loss")] == [1] and "headline" not in events.Tags()["scalars"]
 
 
 @pytest.mark.filterwarnings("ignore")  # of MLflow and what it imports
-def test_mlflow_has_settings_and_every_number(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_mlflow_has_settings_and_every_number(folder: Path, typed: Command):
     pytest.importorskip("mlflow")
     from mlflow.tracking import MlflowClient
 
-    assert run(monkeypatch, "--log", "mlflow", "--out", "runs/good") == 0
+    assert run(typed, "--log", "mlflow", "--out", "runs/good") == 0
     with pytest.raises(RuntimeError):
-        run(monkeypatch, "--log", "mlflow", "--out", "runs/bad", "method=test_trackers:Broken")
+        run(typed, "--log", "mlflow", "--out", "runs/bad", "method=test_trackers:Broken")
     client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'runs' / 'mlflow.db'}")
     group = client.get_experiment_by_name("protea")
     found = {each.info.run_name: each for each in client.search_runs([group.experiment_id])}
@@ -121,13 +104,15 @@ def test_mlflow_has_settings_and_every_number(folder: Path, monkeypatch: pytest.
     assert good.data.metrics["headline"] == json.loads((folder / "runs/good/summary.json").read_text())["accuracy"]
 
 
-def test_a_tracker_that_there_is_not_is_refused_before_any_work(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_tracker_that_there_is_not_is_refused_before_any_work(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, typed: Command
+):
     with pytest.raises(ConfigError, match=r"--log tensorbord: there is no such tracker.  Did you mean tensorboard\?"):
         trackers.check(["tensorbord"])
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ConfigError, match=r"Install it: pip install -e '\.\[tensorboard\]'"):
         trackers.check(["tensorboard"])
-    assert run(monkeypatch, "--log", "tensorboard", "--out", "here") == 2 and not (folder / "here").exists()
+    assert run(typed, "--log", "tensorboard", "--out", "here") == 2 and not (folder / "here").exists()
 
 
 def test_nothing_is_imported_that_was_not_asked_for():

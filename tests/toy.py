@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from protea import Client, Method, SplitModel
 from protea.data.dataset import Dataset
@@ -108,7 +108,43 @@ def play(
     return worker, centre
 
 
+def models(worker: Worker) -> dict[str, Tensor]:
+    """All tensors of all clients' models."""
+    return {f"{id}/{k}": t for id, client in worker.clients.items() for k, t in client.model.state_dict().items()}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    """To the bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
 def same_models(a: Worker, b: Worker) -> bool:
     """Whether all clients have the same weights, to the bit."""
-    pairs = [(a.clients[id].model.state_dict(), b.clients[id].model.state_dict()) for id in a.clients]
-    return all(torch.equal(mine[name], other[name]) for mine, other in pairs for name in mine)
+    return same(models(a), models(b))
+
+
+def started(method: Method[Any, Any]) -> Server:
+    """A server that is ready for the first round."""
+    centre = server()
+    with centre.rng.default("start"):
+        method.start_server(centre)
+    return centre
+
+
+def ready(id: int = 0, round: int = 1, **options: Any) -> Client:
+    """A client in the middle of a round."""
+    client = build(id, Streams(1), **options)
+    client.begin(round, Streams(1))
+    return client
+
+
+@torch.no_grad()
+def accuracy(method: Method[Any, Any], worker: Worker, centre: Server) -> float:
+    """On all clients' test samples, as the method answers."""
+    down, hits = method.broadcast(centre, 0), []
+    for client in worker.clients.values():
+        client.rest()
+        assert client.test is not None
+        x, y = client.test.batch(torch.arange(len(client.test)))
+        hits.append(method.predict(client, x, down).argmax(1) == y)
+    return torch.cat(hits).float().mean().item()

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 import toy
 from torch import Tensor
+from toy import ready, same, started
 
 from protea import Client, Server, Upload, config
 from protea.data.samples import Samples
@@ -31,24 +32,7 @@ def one_seed():
 def run(method: Any, rounds: int = 2, clients: int = toy.CLIENTS) -> tuple[dict[str, Tensor], Server]:
     """All tensors of the clients' models, and the server, after some rounds."""
     worker, server = toy.play(method, rounds, clients)
-    return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}, server
-
-
-def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def ready(id: int = 0, round: int = 1, **options: Any) -> Client:
-    client = toy.build(id, Streams(1), **options)
-    client.begin(round, Streams(1))
-    return client
-
-
-def started(method: FedMD) -> Server:
-    server = toy.server()
-    with server.rng.default("start"):
-        method.start_server(server)
-    return server
+    return toy.models(worker), server
 
 
 # The consensus

@@ -12,14 +12,13 @@ import toy
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from toy import same, started
 
 from protea import Prototypes, Server, SplitModel, Upload, losses
 from protea.data.samples import Samples
 from protea.devices import threads
-from protea.engines.inline import Inline
 from protea.errors import PayloadError, ProteaError
 from protea.evaluation.examine import serve
-from protea.federation import Federation
 from protea.methods.fedpkd import DualKnowledge, FedPKD, distances, nearest
 from protea.methods.fedprotokd import FedProtoKD
 from protea.methods.local import Local
@@ -27,7 +26,6 @@ from protea.payload import nbytes, pack
 from protea.rng import Streams
 from protea.trainable import contrast
 from protea.training import Training
-from protea.worker import Worker
 
 PUBLIC = len(toy.PUBLIC)
 QUICK: dict[str, Any] = {"actp_epochs": 3, "server_epochs": 2}
@@ -46,14 +44,8 @@ def one_thread_one_seed():
 
 def run(method: Any, rounds: int = 2, clients: int = toy.CLIENTS) -> tuple[dict[str, Tensor], Server]:
     """All tensors of the clients' models, and the server, after some rounds."""
-    worker, server = Worker(method, toy.build, seed=7), toy.server()
-    list(Federation(method, Inline(worker), server, clients, rounds).run())
-    models = {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}
-    return models, server
-
-
-def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    worker, server = toy.play(method, rounds, clients)
+    return toy.models(worker), server
 
 
 def upload(client: int, vectors: Tensor, present: list[int], logits: Tensor | None = None) -> Upload[DualKnowledge]:
@@ -63,13 +55,6 @@ def upload(client: int, vectors: Tensor, present: list[int], logits: Tensor | No
 
 def one_hot(y: Tensor) -> Tensor:
     return F.one_hot(y, toy.CLASSES).float()
-
-
-def started(method: FedPKD) -> Server:
-    server = toy.server()
-    with server.rng.default("start"):
-        method.start_server(server)
-    return server
 
 
 # The teacher

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import toy
+from toy import same
 
 from protea import Prototypes, Upload
 from protea.engines.inline import Inline
@@ -32,14 +33,8 @@ def together(method: ProtoNorm, *rounds: list[Prototypes]) -> Prototypes:
 
 
 def run(method: Any, rounds: int = 3) -> tuple[dict[str, torch.Tensor], Prototypes | None]:
-    worker, server = Worker(method, toy.build, seed=7), toy.server()
-    list(Federation(method, Inline(worker), server, toy.CLIENTS, rounds).run())
-    models = {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}
-    return models, server.memory.get("prototypes")
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    worker, server = toy.play(method, rounds)
+    return toy.models(worker), server.memory.get("prototypes")
 
 
 # The server

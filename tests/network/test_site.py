@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from typed import Command
 
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
@@ -16,7 +14,6 @@ import places
 import torch
 from safetensors.torch import load_file
 
-from protea import cli
 from protea.engines import Job
 from protea.engines.wire import reply_from_bytes
 from protea.errors import ClientError, ConfigError, DataError
@@ -27,29 +24,13 @@ from protea.network.task import started
 from protea.network.trial import aggregate_alone, trial
 from protea.payload import nbytes, pack
 
-Command = Callable[..., "Outcome"]
-
-
-@dataclass
-class Outcome:
-    code: int
-    out: str
-    err: str
-
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Command) -> Command:
     """``command("site", "check")`` in a new folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-
-    def call(*words: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["protea", *words])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        return Outcome(int(end.value.code or 0), *capsys.readouterr())
-
-    return call
+    return typed
 
 
 @pytest.fixture
