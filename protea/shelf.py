@@ -36,9 +36,10 @@ class Shelf:
     """Where clients go that were used least recently, once the process has as much memory as it may have."""
 
     def __init__(self, memory: int | None, folder: Path | None) -> None:
-        self.folder, self.saved = folder, Path()
-        self.away: set[int] = set()
-        self.gone: set[int] = set()  # to a file that is to be read when the client is built anew
+        self.folder = folder
+        self.saved: Path | None = None  # where states are of clients that are gone
+        self.away: set[int] = set()  # clients whose pages were let go
+        self.gone: set[int] = set()  # clients that are to be built anew
         self.pages: dict[int, WeakSet[mmap.mmap]] = {}  # of each client that was ever here; tensors keep them alive
         self.full = None if memory is None else FULL * memory
         if self.full is not None and current_memory() > self.full:
@@ -108,7 +109,7 @@ class Shelf:
 
     def _save(self, client: Client) -> int:
         """So that it can be forgotten; how many bytes that gives."""
-        if self.saved == Path():
+        if self.saved is None:
             self.saved = Path(tempfile.mkdtemp(prefix="clients-", dir=self.folder))
         size = OBJECTS + sum(tensor.nbytes for tensor in client.tensors() if tensor.nbytes <= LARGE)
         self.forget(client.id)
@@ -127,12 +128,13 @@ class Shelf:
 
     def carry(self, directory: Path) -> None:
         """Give the clients that are gone to a directory that has the others."""
-        if self.gone:
+        if self.saved is not None:
             carry_clients(self.saved, directory)
 
     def forget(self, id: int) -> None:
         """All that is known of the client here."""
-        path_of(id, self.saved).unlink(missing_ok=True)
+        if self.saved is not None:
+            path_of(id, self.saved).unlink(missing_ok=True)
         self.away.discard(id)
         self.gone.discard(id)
         self.pages.pop(id, None)
@@ -140,9 +142,9 @@ class Shelf:
     def clear(self) -> None:
         for each in (self.away, self.gone, self.pages):
             each.clear()
-        if self.saved != Path():
+        if self.saved is not None:
             shutil.rmtree(self.saved, ignore_errors=True)
-            self.saved = Path()
+            self.saved = None
 
 
 def _place(tensor: Tensor) -> int:

@@ -134,6 +134,17 @@ def test_a_client_that_is_forgotten_leaves_nothing(tmp_path: Path):
     assert sorted(path.stem for path in folder.iterdir()) == ["client-001", "client-002"]
 
 
+def test_files_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "client-000.safetensors"
+    mine.write_text("mine")
+    worker = Worker(Local(), toy.build, seed=7)
+    worker.run(Job("train", 1, 0))
+    worker.forget(0)
+    worker.shelf.clear()
+    assert mine.read_text() == "mine"
+
+
 @pytest.fixture
 def small_files() -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
