@@ -257,7 +257,7 @@ def _residual(x: Tensor, force: Tensor) -> float:
         return 0.0
     radial = (len(x) - 1) / 2  # of the force on each row
     along = torch.sub(force, x, alpha=radial)
-    return torch.linalg.vector_norm(along, dim=1).sum().item() / (len(x) * radial)
+    return float(torch.linalg.vector_norm(along, dim=1).sum()) / (len(x) * radial)
 
 
 def _unit_forces(x: Tensor, twos: Tensor | None) -> Tensor:
