@@ -65,7 +65,8 @@ class Shelf:
             for id in others:
                 if over <= 0:
                     break
-                over -= self._save(clients.pop(id))
+                over -= self._save(clients[id])
+                del clients[id]
 
     def put_away(self, client: Client) -> int:
         """Out of memory, into a file; how many bytes that gives."""
@@ -97,10 +98,7 @@ class Shelf:
                 file.flush()
                 pages = mmap.mmap(file.fileno(), 0)
         except OSError as error:
-            raise ClientError(
-                f"client {id} cannot wait on disk, in {self.folder or tempfile.gettempdir()}: {error.strerror}.\n"
-                f"  Set TMPDIR to a folder with more room, or give more engine.memory."
-            ) from error
+            raise self._no_room(id, error) from error
         self.pages.setdefault(id, WeakSet()).add(pages)
         return [
             torch.frombuffer(pages, dtype=torch.uint8, offset=start, count=size).untyped_storage()
@@ -111,11 +109,20 @@ class Shelf:
         """So that it can be forgotten; how many bytes that gives."""
         if self.saved is None:
             self.saved = Path(tempfile.mkdtemp(prefix="clients-", dir=self.folder))
-        size = OBJECTS + sum(tensor.nbytes for tensor in client.tensors() if tensor.nbytes <= LARGE)
-        self.forget(client.id)
-        save_client(client, self.saved)
+        try:
+            save_client(client, self.saved)
+        except OSError as error:
+            raise self._no_room(client.id, error) from error
+        self.away.discard(client.id)
+        self.pages.pop(client.id, None)
         self.gone.add(client.id)
-        return size
+        return OBJECTS + sum(tensor.nbytes for tensor in client.tensors() if tensor.nbytes <= LARGE)
+
+    def _no_room(self, id: int, error: OSError) -> ClientError:
+        return ClientError(
+            f"client {id} cannot wait on disk, in {self.folder or tempfile.gettempdir()}: {error.strerror}.\n"
+            f"  Set TMPDIR to a folder with more room, or give more engine.memory."
+        )
 
     def place(self, id: int) -> Path | None:
         """Where the client's state is to be read from, if it is gone from memory."""

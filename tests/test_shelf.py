@@ -162,6 +162,17 @@ def test_no_room_on_disk_is_said_and_the_client_stays_in_memory(tmp_path: Path, 
     assert worker.clients.keys() == {0, 1} and not worker.shelf.away
 
 
+def test_a_client_that_cannot_be_saved_is_not_forgotten(tmp_path: Path, small_files: None):
+    worker = Worker(Local(), wide, seed=7, spill=tmp_path)
+    worker.run(Job("train", 1, 0))
+    before = worker.clients[0]
+    worker.shelf.away.add(0)  # so that saving is all that is left
+    worker.shelf.full = 1.0
+    said = worker.run(Job("train", 1, 1)).error
+    assert said is not None and said.startswith(f"client 0 cannot wait on disk, in {tmp_path}: File too large.")
+    assert worker.client(0) is before and not worker.shelf.gone
+
+
 def test_a_budget_below_what_the_process_has_already_is_refused():
     with pytest.raises(ConfigError, match=r"engine.memory leaves 1,000 bytes to a process that has [\d,]+ before"):
         Worker(Local(), toy.build, seed=1, memory=1000)
