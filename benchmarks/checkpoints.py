@@ -22,18 +22,17 @@ from statistics import median
 
 from measure import Table
 
-from protea import config
-from protea.config import Experiment
-from protea.engines import EngineSettings
-from protea.experiment import federation, open_engine, prepare
+from protea.config.experiment import Experiment, load_experiment
+from protea.config.sections import Engine
 from protea.runs import checkpoint
+from protea.runs.setup import federation, open_engine, prepare
 
 FAMILIES = ("tiny5", "resnet4", "resnet8", "resnet18")  # smallest first
 EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.toml"
 
 
 def main(rounds: str = "5", engine: str = "inline") -> None:
-    base = replace(config.load(EXAMPLE, ["training.lr=0.001"]), rounds=int(rounds), engine=EngineSettings(engine))
+    base = replace(load_experiment(EXAMPLE, ["training.lr=0.001"]), rounds=int(rounds), engine=Engine(engine))
     table = Table(models=10, MB=8, round_s=10, checkpoint_s=14, ratio=9)
     for family in FAMILIES:
         experiment = replace(base, models=replace(base.models, family=family))

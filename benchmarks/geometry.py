@@ -25,8 +25,8 @@ from measure import Table, Work, in_turns, ratio, seconds
 from torch import Tensor
 
 from protea import Prototypes, geometry
-from protea.shelf import peak_memory
-from protea.trainable import TrainablePrototypes, train_prototypes
+from protea.core.process_memory import peak_memory
+from protea.core.trainable_prototypes import TrainablePrototypes, train_prototypes
 
 WEIGHT, MARGIN, LR = 0.5, 0.3, 0.01  # of FedPAGR
 POINTS, BATCH = 100, 10  # of FedTGP's server, in an epoch

@@ -19,13 +19,13 @@ from measure import Table, in_turns, ratio
 from scale import points
 from target import setting
 
-from protea import Experiment, plugins
-from protea.config import Data
-from protea.data.schemes import Iid
-from protea.evaluation import Evaluation
-from protea.experiment import federation, open_engine, prepare
-from protea.models.families import Models
-from protea.record import Record
+from protea import Experiment
+from protea.config import registry
+from protea.config.families import Models
+from protea.config.sections import Data, Evaluation
+from protea.data.partition.schemes import Iid
+from protea.federation.record import Record
+from protea.runs.setup import federation, open_engine, prepare
 
 AXES = {
     "batch": (5, 10, 20, 50, 100),
@@ -38,7 +38,7 @@ SAMPLES = 10_000  # of points, whatever the number of classes
 def experiment(axis: str, value: int, method: str, samples: int, rounds: int) -> Experiment:
     if axis == "classes":
         return Experiment(
-            rounds=rounds, clients=20, device="cpu", method=plugins.find("methods", method)(),
+            rounds=rounds, clients=20, device="cpu", method=registry.find("methods", method)(),
             data=Data(source=points(value, SAMPLES), partition=Iid()),
             models=Models(family="tiny_mlp", dim=64),
             evaluation=Evaluation(shared="never"),

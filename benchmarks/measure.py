@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from protea.experiment import commit
+from protea.runs.environment import commit
 
 RESULTS = Path(__file__).parent / "results"
 Work = Callable[[], object]

@@ -15,23 +15,25 @@ from statistics import median
 from measure import Table
 from suited import suited
 
-from protea import Experiment, config, plugins
-from protea.engines import EngineSettings
-from protea.experiment import federation, open_engine, prepare
+from protea import Experiment
+from protea.config import registry
+from protea.config.experiment import load_experiment
+from protea.config.sections import Engine
 from protea.methods.local import Local
+from protea.runs.setup import federation, open_engine, prepare
 
 
 def main(path: str = "examples/digits.toml", rounds: str = "4", architecture: str = "", *changes: str) -> None:
-    base = config.load(Path(path), list(changes))
+    base = load_experiment(Path(path), list(changes))
     base = replace(
         base,
         rounds=int(rounds),
-        engine=EngineSettings("inline"),
+        engine=Engine("inline"),
         evaluation=replace(base.evaluation, every=int(rounds), shared="never", local_prototypes=False),
     )
     table = Table(method=12, over_local=12, server=9)
-    for name in plugins.table("methods"):
-        experiment = suited(base, plugins.find("methods", name)(), architecture)
+    for name in registry.table("methods"):
+        experiment = suited(base, registry.find("methods", name)(), architecture)
         table.add(name, *compared(experiment))
     table.keep("methods", {"experiment": path, "rounds": int(rounds), "changes": list(changes)})
 

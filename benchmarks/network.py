@@ -27,7 +27,7 @@ from protea.engines.flower.programs import free_port
 
 HOSPITAL = Path(__file__).parents[1] / "examples" / "hospital"
 SITES = ("north", "south", "coast")
-PROTEA = [sys.executable, "-c", "from protea.cli import main; main()"]
+PROTEA = [sys.executable, "-c", "from protea.cli.app import main; main()"]
 IDLE = 10.0  # seconds
 
 

@@ -33,12 +33,12 @@ from measure import Table, of_totals, ratio, seconds
 from target import setting
 
 from protea import Experiment
-from protea.data.schemes import Iid
-from protea.engines.pool import cores
-from protea.experiment import federation, open_engine, prepare
+from protea.clients.factory import ClientFactory
+from protea.data.partition.schemes import Iid
+from protea.engines.processes.pool import cores
+from protea.federation.record import Record
 from protea.methods.fedproto import FedProto
-from protea.recipe import Recipe
-from protea.record import Record
+from protea.runs.setup import federation, open_engine, prepare
 
 HERE = Path(__file__).parent
 TORCH = "torch==2.13.0"  # the build for CPUs; a range brings gigabytes
@@ -76,7 +76,7 @@ def experiment(peer: str, samples: int, rounds: int) -> Experiment:
     return found
 
 
-def write(recipe: Recipe, path: Path) -> None:
+def write(recipe: ClientFactory, path: Path) -> None:
     """Samples of all clients, as Protea's clients see them."""
     arrays = {}
     for client, share in enumerate(recipe.data.shares):

@@ -25,13 +25,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protea import Experiment, Prototypes, Upload, config
-from protea.devices import threads
-from protea.experiment import prepare
+from protea import Experiment, Prototypes, Upload
+from protea.clients.factory import ClientFactory
+from protea.core.devices import threads
+from protea.core.rng import Streams
 from protea.methods.fedpagr import unit
 from protea.methods.fedsa import average_margin
-from protea.recipe import Recipe
-from protea.rng import Streams
+from protea.runs.setup import prepare
 
 CHUNK = 128
 METHODS = ("fedproto", "fedtgp", "protonorm", "fedsa", "fedpagr")
@@ -128,11 +128,11 @@ class FedPAGR(FedProto):
 KINDS = {"fedsa": FedSA, "fedpagr": FedPAGR}
 
 
-def rounds(experiment: Experiment, recipe: Recipe, cores: int = 2) -> Iterator[Round]:
+def rounds(experiment: Experiment, recipe: ClientFactory, cores: int = 2) -> Iterator[Round]:
     """Each ``next`` is a round in one process with so many threads."""
     plan, settings, root = experiment.training, experiment.method, Streams(experiment.seed)
     assert plan.optimizer == "sgd" and plan.schedule == "constant" and not plan.clip  # all that this loop can do
-    method = KINDS.get(config.method_label(settings), FedProto)(settings)
+    method = KINDS.get(experiment.method_label(settings), FedProto)(settings)
     parties = [enter(recipe, id, root.at("client", id)) for id in range(experiment.clients)]
     server = recipe.server(experiment.seed)
     with root.at("server", "round", 0).default("start"):
@@ -158,7 +158,7 @@ def rounds(experiment: Experiment, recipe: Recipe, cores: int = 2) -> Iterator[R
         yield result
 
 
-def enter(recipe: Recipe, id: int, rng: Streams) -> Party:
+def enter(recipe: ClientFactory, id: int, rng: Streams) -> Party:
     client = recipe(id, rng)
     assert client.test is not None and client.augment is None
     x, y = client.train.batch(torch.arange(len(client.train)))

@@ -19,9 +19,9 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
 import protea
-from protea import config
-from protea.commands.report import write_report
-from protea.display import size
+from protea.cli.report import write_report
+from protea.config.experiment import load_experiment
+from protea.config.units import size
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.toml"
 LOADED = "return performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
@@ -31,7 +31,7 @@ def main(given: str | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(given) if given else Path(folder) / "run"
         if not given:
-            protea.run(config.load(EXAMPLE, ["rounds=100", "clients=20", "models.dim=512"]), run)
+            protea.run(load_experiment(EXAMPLE, ["rounds=100", "clients=20", "models.dim=512"]), run)
         page = Path(folder) / "report.html"
         write_report(Console(quiet=True), [run], page)
         options = webdriver.ChromeOptions()

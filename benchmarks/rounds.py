@@ -17,20 +17,21 @@ from statistics import median
 from measure import Table, in_turns, ratio
 from suited import suited
 
-from protea import config, plugins
-from protea.engines import EngineSettings
-from protea.experiment import federation, open_engine, prepare
-from protea.record import Record
+from protea.config import registry
+from protea.config.experiment import load_experiment
+from protea.config.sections import Engine
+from protea.federation.record import Record
+from protea.runs.setup import federation, open_engine, prepare
 
 PARTS = ("train", "evaluate", "server")
 
 
 def main(path: str = "examples/digits.toml", rounds: str = "5", workers: str = "0", methods: str = "") -> None:
-    base = replace(config.load(Path(path)), rounds=int(rounds))
-    engines = {"inline": EngineSettings("inline"), "processes": EngineSettings("processes", int(workers))}
+    base = replace(load_experiment(Path(path)), rounds=int(rounds))
+    engines = {"inline": Engine("inline"), "processes": Engine("processes", int(workers))}
     table = Table(method=12, inline_s=10, processes_s=13, ratio=8, train=8, evaluate=10, server=8, overhead=10)
-    for name in methods.split(",") if methods else plugins.table("methods"):
-        experiment = suited(base, plugins.find("methods", name)())
+    for name in methods.split(",") if methods else registry.table("methods"):
+        experiment = suited(base, registry.find("methods", name)())
         recipe = prepare(experiment)
         opened = {kind: open_engine(replace(experiment, engine=each), recipe) for kind, each in engines.items()}
         loops = {kind: federation(experiment, recipe, engine).run() for kind, engine in opened.items()}

@@ -27,16 +27,15 @@ import torch
 from measure import Table, in_turns, ratio, seconds
 from target import setting
 
-from protea import Experiment, Server, plugins
-from protea.config import Data
-from protea.data.schemes import Iid
+from protea import Experiment, Server
+from protea.config import registry
+from protea.config.families import Models
+from protea.config.sections import Data, Engine, Evaluation
+from protea.core.rng import Streams
+from protea.data.partition.schemes import Iid
 from protea.data.sources.arrays import Arrays
-from protea.engines import EngineSettings
-from protea.evaluation import Evaluation
-from protea.experiment import federation, open_engine, prepare
-from protea.federation import choose
-from protea.models.families import Models
-from protea.rng import Streams
+from protea.federation.loop import choose
+from protea.runs.setup import federation, open_engine, prepare
 
 FEW, CHOSEN = 20, 10
 
@@ -44,7 +43,7 @@ FEW, CHOSEN = 20, 10
 def of_clients(clients: int, samples: int, rounds: int, memory: str | None) -> Experiment:
     experiment = setting("fedproto", rounds=rounds, samples=samples, clients=clients)
     data = replace(experiment.data, partition=Iid())
-    return replace(experiment, data=data, engine=EngineSettings(memory=memory))
+    return replace(experiment, data=data, engine=Engine(memory=memory))
 
 
 def pair(clients: int, samples: int, rounds: int, memory: str | None) -> dict[str, float]:
@@ -96,7 +95,7 @@ def of_classes(method: str, classes: int, rounds: int) -> tuple[dict[str, list[f
         loops = {}
         for name, count in (("few", 10), ("many", classes)):
             experiment = Experiment(
-                rounds=rounds, clients=20, device="cpu", method=plugins.find("methods", method)(),
+                rounds=rounds, clients=20, device="cpu", method=registry.find("methods", method)(),
                 data=Data(source=points(count, 20 * classes)),
                 models=Models(family="tiny_mlp", dim=64),
                 evaluation=Evaluation(shared="never"),

@@ -20,10 +20,10 @@ LIMIT = 3.0  # seconds
 TORCH = "import time, torch; print('at', time.time(), flush=True)"
 RUN = """
 import sys, time
-from protea.launch import warm
+from protea.engines.processes.forkserver import warm
 warm()  # as protea/__main__.py does
 from protea import plugins
-from protea.cli import main
+from protea.cli.app import main
 def first(self, jobs, watch=None):
     print("at", time.time(), flush=True)
     sys.exit()

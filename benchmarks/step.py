@@ -24,8 +24,8 @@ from target import setting
 from torch import Tensor, nn
 
 from protea import Client
-from protea.experiment import prepare
-from protea.rng import Streams
+from protea.core.rng import Streams
+from protea.runs.setup import prepare
 
 PULL, LR = 10.0, 0.01
 aten = torch.ops.aten

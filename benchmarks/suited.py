@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from protea import Experiment, Method
-from protea.models import members
+from protea.config.families import members
 
 
 def suited(base: Experiment, method: Method[Any, Any], architecture: str = "") -> Experiment:

@@ -25,9 +25,10 @@ from typing import Any
 import plain
 from measure import Table, in_turns, of_totals, ratio
 
-from protea import Experiment, config
-from protea.engines.pool import cores
-from protea.experiment import federation, open_engine, prepare
+from protea import Experiment
+from protea.config.experiment import experiment_from_table
+from protea.engines.processes.pool import cores
+from protea.runs.setup import federation, open_engine, prepare
 
 
 def setting(
@@ -61,7 +62,7 @@ def setting(
     }
     if samples:
         table["data"]["samples"] = samples
-    return config.read(table)
+    return experiment_from_table(table)
 
 
 def compared(

@@ -18,9 +18,10 @@ from measure import Table, in_turns, ratio
 from torch import Tensor
 from torch.optim import SGD
 
-from protea.models import Member, build
+from protea.config.families import Member, Models
+from protea.core.split_model import SplitModel
 from protea.models.hf import FrozenView
-from protea.models.split import SplitModel
+from protea.models.maker import ModelMaker
 
 SAID = "the patient was admitted with chest pain and fever, treated for pneumonia and discharged in stable condition"
 WORDS = SAID.split()
@@ -39,9 +40,10 @@ def main(texts: str = "64", rounds: str = "5") -> None:
             F.cross_entropy(model(seen), y[rows]).backward()
             optimizer.step()
 
+    maker = ModelMaker(Models(dim=64, adapter="linear"), (), 3)
     table = Table(layers_that_train=18, once_s=10, each_time_s=13, ratio=8)
     for layers in (0, 2, 4):
-        model = build(Member("hf:minilm", {"train_layers": layers}), shape=(), classes=3, dim=64, adapter="linear")
+        model = maker.build(Member("hf:minilm", {"train_layers": layers}))
         view = model.view
         assert isinstance(view, FrozenView)
         optimizer = SGD([p for p in model.parameters() if p.requires_grad], lr=0.001, foreach=True)

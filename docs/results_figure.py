@@ -18,7 +18,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from protea.runs.past import Line, Past, find
+from protea.runs.reader import Line, Past, find
 
 COLOURS = ["#000000", "#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#0072b2", "#d55e00", "#999999", "#7f3c8d"]
 

@@ -21,9 +21,9 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 import protea
+from protea.config.families import Models
+from protea.core.training import Training
 from protea.data import Arrays, Dirichlet
-from protea.models import Models
-from protea.training import Training
 
 if __name__ == "__main__":
     tumours = load_breast_cancer()

@@ -26,8 +26,8 @@ where exp.toml is, for example:
 from torch import Tensor, nn
 
 import protea
-from protea.models import Models
-from protea.training import Training
+from protea.config.families import Models
+from protea.core.training import Training
 
 
 class Reader(nn.Module):

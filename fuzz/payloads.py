@@ -37,17 +37,18 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import toy  # noqa: E402
 
 from fuzz.mutate import spoil  # noqa: E402
-from protea import Method, plugins  # noqa: E402
-from protea.engines import Job, Reply, Watch, ignore  # noqa: E402
+from protea import Method  # noqa: E402
+from protea.clients.state_files import load_client, load_server, save_client, save_server  # noqa: E402
+from protea.clients.worker import Worker  # noqa: E402
+from protea.config import registry  # noqa: E402
+from protea.core.errors import CheckpointError, PayloadError  # noqa: E402
+from protea.core.memory import Memory  # noqa: E402
+from protea.core.payload import DTYPES, Named, from_bytes, pack, refuse_large, to_bytes, unpack  # noqa: E402
+from protea.core.server import Server  # noqa: E402
 from protea.engines.inline import Inline  # noqa: E402
-from protea.errors import CheckpointError, PayloadError  # noqa: E402
-from protea.evaluation.judge import Judged  # noqa: E402
-from protea.federation import Federation  # noqa: E402
-from protea.memory import Memory  # noqa: E402
-from protea.payload import DTYPES, Named, from_bytes, pack, refuse_large, to_bytes, unpack  # noqa: E402
-from protea.server import Server  # noqa: E402
-from protea.state import load_client, load_server, save_client, save_server  # noqa: E402
-from protea.worker import Worker  # noqa: E402
+from protea.evaluation.server_side import Judged  # noqa: E402
+from protea.federation.jobs import Job, Reply, Watch, ignore  # noqa: E402
+from protea.federation.loop import Federation  # noqa: E402
 
 LIMIT = 1 << 22  # bytes of a message
 NORM = 1e6  # of a row
@@ -85,8 +86,8 @@ class Tally:
 
 def methods() -> dict[str, Method[Any, Any]]:
     """Every method that is built in, and the one variant that sends something else."""
-    found = {name: plugins.find("methods", name)() for name in plugins.table("methods")}
-    fedproc = plugins.find("methods", "fedproc")
+    found = {name: registry.find("methods", name)() for name in registry.table("methods")}
+    fedproc = registry.find("methods", "fedproc")
     return {**found, "fedproc@original": fedproc(**fedproc.variants["original"])}
 
 

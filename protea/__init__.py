@@ -6,30 +6,43 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from protea import geometry, losses
-    from protea.client import Client
-    from protea.config import Data, Experiment
-    from protea.experiment import Result, resume, rounds, run
-    from protea.method import Method, Needs, Upload
-    from protea.models.split import SplitModel
-    from protea.payload import Payload
-    from protea.prototypes import Prototypes
-    from protea.server import Server
-    from protea.weights import Weights
+    from protea.config.experiment import Experiment
+    from protea.config.families import Models
+    from protea.config.sections import Checkpoint, Data, Engine, Evaluation, Faults, Limits, Split
+    from protea.core import geometry, losses
+    from protea.core.client import Client
+    from protea.core.method import Method, Needs, Upload
+    from protea.core.payload import Payload
+    from protea.core.prototypes import Prototypes
+    from protea.core.server import Server
+    from protea.core.split_model import SplitModel
+    from protea.core.training import Training
+    from protea.core.weights import Weights
+    from protea.engines.scripted import Scripted
+    from protea.runs.run import Result, resume, rounds, run
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Checkpoint",
     "Client",
     "Data",
+    "Engine",
+    "Evaluation",
     "Experiment",
+    "Faults",
+    "Limits",
     "Method",
+    "Models",
     "Needs",
     "Payload",
     "Prototypes",
     "Result",
+    "Scripted",
     "Server",
+    "Split",
     "SplitModel",
+    "Training",
     "Upload",
     "Weights",
     "geometry",
@@ -40,15 +53,19 @@ __all__ = [
 ]
 
 _PLACES = {
-    "client": ["Client"],
-    "config": ["Data", "Experiment"],
-    "experiment": ["Result", "resume", "rounds", "run"],
-    "method": ["Method", "Needs", "Upload"],
-    "models.split": ["SplitModel"],
-    "payload": ["Payload"],
-    "prototypes": ["Prototypes"],
-    "server": ["Server"],
-    "weights": ["Weights"],
+    "config.experiment": ["Experiment"],
+    "config.families": ["Models"],
+    "config.sections": ["Checkpoint", "Data", "Engine", "Evaluation", "Faults", "Limits", "Split"],
+    "core.client": ["Client"],
+    "core.method": ["Method", "Needs", "Upload"],
+    "core.payload": ["Payload"],
+    "core.prototypes": ["Prototypes"],
+    "core.server": ["Server"],
+    "core.split_model": ["SplitModel"],
+    "core.training": ["Training"],
+    "core.weights": ["Weights"],
+    "engines.scripted": ["Scripted"],
+    "runs.run": ["Result", "resume", "rounds", "run"],
 }
 _PLACE = {name: f"protea.{module}" for module, names in _PLACES.items() for name in names}
 
@@ -56,7 +73,7 @@ _PLACE = {name: f"protea.{module}" for module, names in _PLACES.items() for name
 def __getattr__(name: str) -> Any:
     """Import what is asked for: most of the command line needs little of it, and torch takes seconds."""
     if name in ("geometry", "losses"):
-        return import_module(f"protea.{name}")
+        return import_module(f"protea.core.{name}")
     if name not in _PLACE:
         raise AttributeError(f"module 'protea' has no attribute {name!r}")
     globals()[name] = found = getattr(import_module(_PLACE[name]), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from protea.launch import warm
+from protea.engines.processes.forkserver import warm
 
 TRAINING = {"run", "resume", "sweep", "reproduce"}
 
@@ -12,9 +12,9 @@ TRAINING = {"run", "resume", "sweep", "reproduce"}
 def main() -> None:
     if TRAINING & set(sys.argv[1:2]) and "--help" not in sys.argv:
         warm()
-    from protea import cli  # which imports torch: seconds
+    from protea.cli import app
 
-    cli.main()
+    app.main()
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from protea.engines import EngineSettings
-from protea.experiment import federation, open_engine, prepare
+from protea.config.sections import Engine
+from protea.runs.setup import federation, open_engine, prepare
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -60,7 +60,7 @@ def test_the_plain_loop_does_the_same_work(method: str, measure: Any) -> None:
     )
     recipe = prepare(experiment)
     theirs = list(plain.rounds(experiment, recipe, 1))
-    with closing(open_engine(replace(experiment, engine=EngineSettings("inline")), recipe)) as engine:
+    with closing(open_engine(replace(experiment, engine=Engine("inline")), recipe)) as engine:
         ours = list(federation(experiment, recipe, engine).run())
     for one, other in zip(theirs, ours, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-3)

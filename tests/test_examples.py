@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from protea import config
-from protea.models import SplitModel
+from protea.config.experiment import load_experiment
+from protea.core.split_model import SplitModel
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
@@ -60,7 +60,7 @@ def test_every_example_is_tested_here():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_experiment_file_can_be_read(path: Path):
-    assert config.load(path).rounds > 0
+    assert load_experiment(path).rounds > 0
 
 
 def test_the_demo_runs_from_the_command_line(
@@ -92,8 +92,9 @@ def test_own_models_run_from_the_script_and_from_the_file_that_it_shows(
 
 
 def test_own_models_are_split_as_the_example_says(monkeypatch: pytest.MonkeyPatch):
-    from protea.models import build
-    from protea.models.families import Member
+    from own_models import build
+
+    from protea.config.families import Member
 
     monkeypatch.syspath_prepend(EXAMPLES)
     own = import_module("own_model")

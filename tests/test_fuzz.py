@@ -21,10 +21,10 @@ pytest.importorskip("resource")  # Windows has none
 
 from fuzz import payloads as fuzzer
 from protea import Client, Prototypes
-from protea.errors import CheckpointError
-from protea.payload import Named
-from protea.rng import Streams
-from protea.state import load_client, load_server, save_client
+from protea.clients.state_files import load_client, load_server, save_client
+from protea.core.errors import CheckpointError
+from protea.core.payload import Named
+from protea.core.rng import Streams
 
 
 @pytest.fixture(scope="module")

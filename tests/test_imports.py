@@ -1,62 +1,44 @@
-"""Imports point one way: each module may use only what stands below it."""
+"""Imports point one way: a room may use itself and the rooms that stand below it."""
 
 import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "protea"
 
-# Top to bottom.  Within a line modules may use each other; a folder stands for all in it.
-LAYERS = [
-    ["__main__"],
-    ["cli"],
-    ["commands"],
-    ["network"],
-    ["reproduce"],
-    ["display", "preview", "listing"],
-    ["search"],
-    ["sweep", "trackers"],
-    ["experiment"],
-    ["papers"],
-    ["config", "runs.checkpoint"],
-    ["federation"],
-    ["gate"],
-    ["health", "faults"],
-    ["record"],
-    ["engines.inline", "engines.processes", "engines.ray", "engines.flower", "engines.station"],
-    ["engines.pinned", "engines.pool", "engines.preload"],
-    ["worker", "recipe", "engines.scripted"],
-    ["shelf"],
-    ["evaluation"],
-    ["methods"],
-    ["method", "state"],
-    ["engines", "engines.wire"],
-    ["client", "public"],
-    ["server"],
-    ["layout"],
-    ["models", "data", "training", "descent", "losses", "geometry", "weights", "lowrank", "memory", "devices"],
-    ["trainable"],
-    ["prototypes"],
-    ["payload"],
-    ["tables"],
-    ["report"],
-    ["runs.compare", "runs.export"],
-    ["runs.alike"],
-    ["runs.past"],
-    ["rng", "plugins", "runs.store", "units", "launch"],
-    ["errors"],
-]
+# Top to bottom.  Rooms of one line do not know each other, but for those after ">": each may use what follows it.
+ROOMS = """
+cli
+network | studies | report
+runs
+engines
+clients
+federation
+filters | evaluation
+methods > models > data
+config
+core
+"""
 
 
-def layer(module: str) -> int:
-    for length in range(module.count(".") + 1, 0, -1):
-        head = ".".join(module.split(".")[:length])
-        for number, names in enumerate(LAYERS):
-            if head in names:
-                return number
-    raise AssertionError(f"{module} has no place in LAYERS")
+def ranks() -> dict[str, tuple[int, int]]:
+    """Each room's line, and its place in it; rooms side by side have places of their own."""
+    found: dict[str, tuple[int, int]] = {}
+    for line, rooms in enumerate(ROOMS.split("\n")):
+        for place, room in enumerate(rooms.replace("|", ">").split(">")):
+            found[room.strip()] = line, place
+    return found
 
 
-def imported(path: Path) -> set[str]:
+def may_use(user: str, used: str) -> bool:
+    """Whether one room may import from another."""
+    (line, place), (other, there) = ranks()[user], ranks()[used]
+    if line != other:
+        return line < other
+    return user == used or (place < there and "|" not in ROOMS.split("\n")[line])
+
+
+def imports(path: Path) -> set[str]:
+    """The modules below ``protea`` that a file imports, at its top or within a function."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -66,39 +48,28 @@ def imported(path: Path) -> set[str]:
     return {name.removeprefix("protea.") for name in found if name.startswith("protea.")}
 
 
-def modules() -> dict[str, Path]:
-    paths = (p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
-    return {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in paths}
+def test_nothing_lies_in_the_root_of_the_package():
+    loose = {path.name for path in ROOT.iterdir() if path.is_file()}
+    assert loose == {"__init__.py", "__main__.py", "py.typed"}
+    assert {path.name for path in ROOT.iterdir() if path.is_dir()} - {"__pycache__"} == ranks().keys() - {""}
 
 
-def test_imports_point_one_way() -> None:
-    known = modules()
+def test_imports_point_one_way():
     wrong = []
-    for module, path in known.items():
-        for name in imported(path):
-            parts = name.split(".")
-            target = next((t for n in range(len(parts), 0, -1) if (t := ".".join(parts[:n])) in known), None)
-            if target is not None and layer(target) < layer(module):
-                wrong.append(f"{module} imports {target}")
-    assert not wrong, wrong
+    for path in sorted(ROOT.rglob("*/*.py")):
+        room = path.relative_to(ROOT).parts[0]
+        for name in sorted(imports(path)):
+            used = name.split(".")[0]
+            if used in ranks() and not may_use(room, used):
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, "\n".join(wrong)
 
 
-def test_methods_know_no_engine_and_no_run() -> None:
-    for module, path in modules().items():
-        if module.startswith("methods."):
-            tops = {name.split(".")[0] for name in imported(path)}
-            assert not tops & {
-                "engines",
-                "runs",
-                "federation",
-                "worker",
-                "config",
-                "experiment",
-                "cli",
-                "data",
-            }, module
-
-
-def test_the_store_of_runs_knows_nothing_of_learning() -> None:
-    assert imported(ROOT / "runs" / "store.py") <= {"errors.CheckpointError", "errors.ConfigError"}
-    assert "torch" not in (ROOT / "runs" / "store.py").read_text().replace("safetensors", "")
+def test_no_room_reaches_for_the_private_names_of_another():
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sorted(ROOT.rglob("*/*.py"))
+        for name in sorted(imports(path))
+        if any(part.startswith("_") for part in name.split(".")) and name.split(".")[0] not in path.parts
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -19,19 +19,19 @@ import typer
 from sklearn.datasets import load_digits
 
 import protea
-from protea import cli, config, plugins, tables
-from protea.config import Data, Experiment
-from protea.data.partition import pathological
-from protea.data.split import Split
-from protea.engines import EngineSettings
-from protea.errors import ConfigError
-from protea.evaluation import Evaluation, Protocol
+from protea.cli import app
+from protea.config import registry
+from protea.config.experiment import Experiment, experiment_from_table, load_experiment, method_label
+from protea.config.families import FAMILIES, Member, Models
+from protea.config.sections import Data, Engine, Evaluation, Split, participants
+from protea.config.toml import override, settings_from_table
+from protea.config.words import Protocol
+from protea.core.errors import ConfigError
+from protea.data.partition.dealing import pathological
 from protea.evaluation.rules import NAMES
-from protea.federation import participants
 from protea.methods.fedproto import FedProto
 from protea.methods.fedtgp import FedTGP
-from protea.models.families import FAMILIES, Member, Models
-from protea.runs.past import Past
+from protea.runs.reader import Past
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -59,7 +59,7 @@ def small(**changes: Any) -> Experiment:
             method=FedTGP(server_epochs=2),
             data=Data(samples=200),
             models=Models(family="tiny_mlp", dim=16),
-            engine=EngineSettings(name="inline"),
+            engine=Engine(name="inline"),
             evaluation=Evaluation(shared="last"),
         ),
         **changes,
@@ -100,9 +100,9 @@ def names() -> set[str]:
     """Every name that an experiment file may have as a value."""
     found = {*FAMILIES, *NAMES, *get_args(Protocol)}
     for group in ("methods", "architectures", "sources", "partitions", "engines"):
-        found |= set(plugins.table(group))
-    for name in plugins.table("methods"):
-        found |= {f"{name}@{variant}" for variant in plugins.find("methods", name).variants}
+        found |= set(registry.table(group))
+    for name in registry.table("methods"):
+        found |= {f"{name}@{variant}" for variant in registry.find("methods", name).variants}
     return found
 
 
@@ -129,7 +129,7 @@ def bases(path: str) -> list[dict[str, Any]]:
     """Experiments in one of which a setting must exist: one for each kind that may have it."""
     for head, group in GROUPS.items():
         if path.startswith(f"{head}."):
-            kinds = sorted(set(plugins.table(group)) - {"arrays"})
+            kinds = sorted(set(registry.table(group)) - {"arrays"})
             needed = {
                 "npz": {"path": "x"},
                 "csv": {"path": "x", "label": "y"},
@@ -158,8 +158,8 @@ def is_setting(span: str) -> bool:
     path, equals, value = (part.strip() for part in span.partition("="))
     for base in bases(path):
         try:
-            changed = tables.override(base, [f"{path}={value}"] if equals else [])
-            if has(tables.read(Experiment, changed, "page"), path.split(".")):
+            changed = override(base, [f"{path}={value}"] if equals else [])
+            if has(settings_from_table(Experiment, changed, "page"), path.split(".")):
                 return True
         except ConfigError:
             continue
@@ -171,7 +171,7 @@ def is_member(span: str) -> bool:
     if not span.startswith(("{", "torchvision:", "timm:")):
         return False
     entry = tomllib.loads(f"value = {span}")["value"] if span.startswith("{") else span
-    return ":" in Member.of(entry).architecture or Member.of(entry).architecture in plugins.table("architectures")
+    return ":" in Member.of(entry).architecture or Member.of(entry).architecture in registry.table("architectures")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -189,7 +189,7 @@ def test_every_name_on_the_page_exists(page: Path, run: Path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_on_the_page_can_be_typed(page: Path, tmp_path: Path):
-    group: Any = typer.main.get_command(cli.app)
+    group: Any = typer.main.get_command(app.app)
     example = (ROOT / "examples" / "digits.toml").read_text(encoding="utf-8")
     for path in (tmp_path / "exp.toml", tmp_path / "runs" / "a" / "config.toml"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -204,7 +204,7 @@ def test_every_command_on_the_page_can_be_typed(page: Path, tmp_path: Path):
         if "config_file" in given:
             file = given["config_file"]
             path = ROOT / file if (ROOT / file).exists() else tmp_path / file
-            config.load(path, given.get("changes") or [])
+            load_experiment(path, given.get("changes") or [])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -221,18 +221,18 @@ def test_every_link_on_the_page_leads_somewhere(page: Path):
 def test_every_experiment_on_the_pages_can_be_read():
     for page in PAGES:
         for text in blocks(page, "toml"):
-            config.read(tomllib.loads(text), page.name)
+            experiment_from_table(tomllib.loads(text), page.name)
 
 
 def test_the_worked_example_is_what_its_flags_say():
     (text,) = blocks(GUIDE, "toml")
-    experiment = config.read(tomllib.loads(text))
+    experiment = experiment_from_table(tomllib.loads(text))
     assert (experiment.method.pull, experiment.method.server_epochs, experiment.method.threshold) == (10, 100, 100)
     assert (experiment.method.server_batch, experiment.method.server_lr) == (10, 0.01)
     assert (experiment.rounds, experiment.clients, experiment.fraction) == (1000, 20, 1.0)
     assert (experiment.training.epochs, experiment.training.batch, experiment.training.lr) == (1, 10, 0.01)
     assert (experiment.models.family, experiment.models.dim) == ("htfe8", 512)
-    assert config.method_label(experiment.method) == "fedtgp@code"
+    assert method_label(experiment.method) == "fedtgp@code"
 
 
 def test_every_flag_of_both_libraries_is_in_the_guide():
@@ -242,7 +242,7 @@ def test_every_flag_of_both_libraries_is_in_the_guide():
 
 def test_every_family_and_method_is_in_the_guide():
     found = {span.partition("@")[0] for span in spans(GUIDE)}
-    assert not set(plugins.table("methods")) - found
+    assert not set(registry.table("methods")) - found
     assert (
         not set(FAMILIES) - {"tiny5", "fedpagr5", "minilm3", "clinicalbert3"} - found
     )  # these two are not of any code that users come from
@@ -271,7 +271,7 @@ def test_a_split_of_htfllib_is_brought_along(tmp_path: Path):
         },
         "models": {"family": "tiny_mlp", "dim": 16},
     }
-    protea.run(config.read(table), tmp_path / "run")
+    protea.run(experiment_from_table(table), tmp_path / "run")
     described = Past.read(tmp_path / "run").data["clients"]
     for client in range(2):
         for part, rows in parts.items():

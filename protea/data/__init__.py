@@ -1,14 +1,15 @@
 """Data sets, how clients come to have them, and how clients see them."""
 
-from protea.data.augment import Augment
+from protea.config.sections import Split
+from protea.core.augment import Augment
+from protea.core.samples import Samples
 from protea.data.dataset import Dataset
 from protea.data.federate import federate
 from protea.data.federated import Federated
-from protea.data.partition_file import Given
-from protea.data.samples import Samples
-from protea.data.schemes import ByKey, Dirichlet, Iid, Pathological, Quantity, Shards
+from protea.data.partition.file import PartitionFile
+from protea.data.partition.schemes import ByKey, Dirichlet, Iid, Pathological, Quantity, Shards
+from protea.data.partition.split import Share
 from protea.data.sources.arrays import Arrays
-from protea.data.split import Share, Split
 
 __all__ = [
     "Arrays",
@@ -17,8 +18,8 @@ __all__ = [
     "Dataset",
     "Dirichlet",
     "Federated",
-    "Given",
     "Iid",
+    "PartitionFile",
     "Pathological",
     "Quantity",
     "Samples",

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protea.core.errors import DataError
 from protea.data.dataset import Dataset
-from protea.errors import DataError
 
 
 def inputs(given: Any, *, tokens: bool = False) -> Tensor:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from protea.core.errors import DataError
 from protea.data.texts import Texts
-from protea.errors import DataError
 
 PIECE = 1024  # samples that are looked at in one go
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from protea.errors import DataError
+from protea.core.errors import DataError
 
 
 @dataclass(frozen=True)

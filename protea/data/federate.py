@@ -9,14 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protea.config.registry import name_of
+from protea.config.sections import Split
+from protea.core.errors import ConfigError
+from protea.core.rng import Streams
 from protea.data.dataset import Dataset
 from protea.data.federated import Federated
-from protea.data.partition_file import Given
-from protea.data.schemes import Partition
-from protea.data.split import Share, Split, split
-from protea.errors import ConfigError
-from protea.plugins import name_of
-from protea.rng import Streams
+from protea.data.partition.file import PartitionFile
+from protea.data.partition.schemes import Partition
+from protea.data.partition.split import Share, split
 
 Pool = Literal["train", "all"]
 
@@ -45,7 +46,7 @@ def federate(
     settings = split or Split()
     if settings.by_key and dataset.keys is None:
         raise ConfigError("split: by_key is set, but this source does not say whose each sample is.")
-    if isinstance(partition, Given):
+    if isinstance(partition, PartitionFile):
         given = partition.restore(dataset, clients)
         if settings.by_key:
             refuse_shared_keys(given)

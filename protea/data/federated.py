@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protea.data.dataset import Dataset
-from protea.data.split import Share
+from protea.data.partition.split import Share
 
 Part = Literal["all", "train", "validation", "test"]
 

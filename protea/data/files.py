@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from protea.core.errors import DataError
 from protea.data.download import Remote, fetch
-from protea.errors import DataError
 
 SYSTEM = Path("/usr/share/datasets")
 

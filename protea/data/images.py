@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from protea.errors import DataError
+from protea.core.errors import DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 

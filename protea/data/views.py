@@ -9,32 +9,21 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from protea.core.devices import threads
+from protea.core.errors import ConfigError
+from protea.core.samples import Rows, Samples
+from protea.core.split_model import View
 from protea.data.dataset import Dataset
-from protea.data.samples import Samples
 from protea.data.texts import Texts
-from protea.devices import threads
-from protea.errors import ConfigError
 
 TOGETHER = 64  # texts that are looked at in one go
 SPARE = 1 << 28  # bytes that stay free on a disk
-
-
-class View(Protocol):
-    """Numbers for texts: tokens, or what the frozen layers of a model make of them.
-
-    ``key`` names all that these depend on.  ``shape`` is that of one text's numbers.
-    """
-
-    key: str
-    shape: tuple[int, ...]
-
-    def __call__(self, texts: Sequence[str]) -> Tensor: ...
 
 
 def samples(
@@ -49,7 +38,7 @@ def samples(
     return Samples(dataset, rows, device=device)
 
 
-def refuse_unread(dataset: Dataset, view: View | None) -> None:
+def refuse_unread(dataset: Rows, view: View | None) -> None:
     """Raise :class:`ConfigError` for a model of texts and samples that are numbers, or the other way round."""
     if isinstance(dataset.x, Texts) and view is None:
         raise ConfigError(

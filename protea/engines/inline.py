@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from protea.engines import EngineSettings, Job, Reply, Watch, ignore
-from protea.errors import ConfigError
-from protea.worker import Worker
+from protea.clients.worker import Worker
+from protea.config.sections import Engine
+from protea.core.errors import ConfigError
+from protea.federation.jobs import Job, Reply, Watch, ignore
 
 
 class Inline:
     """One process, one client after another."""
 
-    def __init__(self, worker: Worker, settings: EngineSettings | None = None) -> None:
-        settings = settings or EngineSettings("inline")
+    def __init__(self, worker: Worker, settings: Engine | None = None) -> None:
+        settings = settings or Engine("inline")
         settings.refuse_cluster()
         if settings.limit:
             raise ConfigError("engine.limit is set, and engine.name=inline cannot end a client.  Set it to processes.")

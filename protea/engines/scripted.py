@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from protea.engines import Job, Reply, Watch, ignore
-from protea.payload import Payload, pack
+from protea.core.payload import Payload, pack
+from protea.federation.jobs import Job, Reply, Watch, ignore
 
 Script = Callable[[Job], Payload | Reply | None]
 

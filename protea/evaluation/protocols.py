@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol as Like
 
-from protea.evaluation import Protocol
-from protea.evaluation.judge import Score
+from protea.config.words import Protocol
+from protea.evaluation.scores import Score
 
 
 class Scored(Like):

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protea.client import Client
-from protea.method import Method
-from protea.models.split import SplitModel
-from protea.prototypes import Prototypes
-from protea.server import Server
+from protea.core.client import Client
+from protea.core.method import Method
+from protea.core.prototypes import Prototypes
+from protea.core.server import Server
+from protea.core.split_model import SplitModel
 
 NAMES = ("method", "head", "head_own", "global_prototypes", "global_prototypes_own", "local_prototypes")
 Rule = Callable[[Tensor], Tensor]

@@ -18,9 +18,9 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, SplitModel, Upload, losses
-from protea.errors import PayloadError
-from protea.public import blend, check_rows, chosen, draw
-from protea.training import Training
+from protea.core.errors import PayloadError
+from protea.core.public_answers import blend, check_rows, chosen, draw
+from protea.core.training import Training
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea import Client, Method, Needs, Server, SplitModel, Upload, Weights
-from protea.client import Loss
-from protea.method import Average, counted
+from protea.core.client import Loss
+from protea.core.method import Average, counted
 
 
 @dataclass(frozen=True)

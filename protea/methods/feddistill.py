@@ -17,7 +17,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from protea import Client, Method, Payload, Prototypes, Server, Upload
-from protea.prototypes import Collector
+from protea.core.prototypes import Collector
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Server, Upload, Weights, losses
-from protea.errors import PayloadError
-from protea.method import Average, counted
+from protea.core.errors import PayloadError
+from protea.core.method import Average, counted
+from protea.core.training import Training
 from protea.models.generator import Generator, likeness
-from protea.training import Training
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Needs, Prototypes, Server, Upload, Weights
-from protea.training import Training
+from protea.core.training import Training
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Server, Upload, Weights, losses
-from protea.lowrank import LowRank, Matrices, Rule
+from protea.core.lowrank import LowRank, Matrices, Rule
 
 Energy = Annotated[float, Field(gt=0, le=1)]
 

@@ -18,7 +18,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Server, Upload, losses
-from protea.public import blend, check_rows, chosen, draw
+from protea.core.public_answers import blend, check_rows, chosen, draw
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, SplitModel, Upload, Weights
-from protea.method import Average, counted
+from protea.core.method import Average, counted
 from protea.models.nearest import Nearest, nearest_head
 
 

@@ -19,7 +19,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Needs, Prototypes, Server, Upload, geometry
-from protea.errors import ClientError
+from protea.core.errors import ClientError
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, losses
-from protea.client import LOOK
-from protea.errors import PayloadError
-from protea.models.split import SplitModel
-from protea.public import blend, check_rows, chosen
-from protea.training import Training
+from protea.core.client import LOOK
+from protea.core.errors import PayloadError
+from protea.core.public_answers import blend, check_rows, chosen
+from protea.core.split_model import SplitModel
+from protea.core.training import Training
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

@@ -18,8 +18,8 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, Weights, losses
-from protea.errors import PayloadError
-from protea.prototypes import Weighting
+from protea.core.errors import PayloadError
+from protea.core.prototypes import Weighting
 
 
 @dataclass(frozen=True)

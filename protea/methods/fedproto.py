@@ -17,7 +17,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from protea import Client, Method, Prototypes, Server, Upload, losses
-from protea.prototypes import Collector, Weighting
+from protea.core.prototypes import Collector, Weighting
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor
 
 from protea import Client, Prototypes, Server
-from protea.geometry import margins
+from protea.core.geometry import margins
+from protea.core.trainable_prototypes import TrainablePrototypes, train_prototypes
 from protea.methods.fedpkd import DualKnowledge, FedPKD, Share
 from protea.methods.fedtgp import widest_gap
-from protea.trainable import TrainablePrototypes, train_prototypes
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from protea import Client, Weights
-from protea.client import Loss
+from protea.core.client import Loss
 from protea.methods.fedavg import FedAvg
 
 

@@ -19,9 +19,9 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Payload, Prototypes, Server, Upload, losses
-from protea.geometry import margins
-from protea.prototypes import Collector, Weighting
-from protea.trainable import contrast
+from protea.core.geometry import margins
+from protea.core.prototypes import Collector, Weighting
+from protea.core.trainable_prototypes import contrast
 
 Margin = Literal["nearest", "mean", "literal"]
 

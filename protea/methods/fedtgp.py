@@ -18,9 +18,9 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Prototypes, Server, Upload, losses
-from protea.geometry import margins
+from protea.core.geometry import margins
+from protea.core.trainable_prototypes import TrainablePrototypes, train_prototypes
 from protea.methods.fedproto import FedProto
-from protea.trainable import TrainablePrototypes, train_prototypes
 
 Gap = Literal["nearest", "pairs", "literal"]
 

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from protea import Client, Method, Server, Upload, Weights, losses
-from protea.method import Average, counted
+from protea.core.method import Average, counted
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

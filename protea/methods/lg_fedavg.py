@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea import Client, Method, Needs, Server, Upload, Weights
-from protea.method import Average, counted
+from protea.core.method import Average, counted
 
 
 @dataclass(frozen=True)

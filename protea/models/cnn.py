@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import nn
 
-from protea.errors import ConfigError
+from protea.core.errors import ConfigError
 from protea.models.shapes import image
 
 CHANNELS = (32, 64)

@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from protea.errors import ConfigError, PluginError
+from protea.core.errors import ConfigError, PluginError
 from protea.models.text import mean
 from protea.models.vision import define_missing_operators
 

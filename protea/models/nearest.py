@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from protea.models.split import SplitModel
-from protea.prototypes import Metric, Prototypes
+from protea.core.prototypes import Metric, Prototypes
+from protea.core.split_model import SplitModel
 
 
 class Nearest(nn.Module):

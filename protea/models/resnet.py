@@ -13,7 +13,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from protea.errors import ConfigError
+from protea.core.errors import ConfigError
 from protea.models.shapes import image
 
 WIDTHS = (64, 128, 256, 512)

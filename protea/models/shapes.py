@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protea.errors import ConfigError
+from protea.core.errors import ConfigError
 
 
 def image(shape: tuple[int, ...]) -> tuple[int, int, int]:

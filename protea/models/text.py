@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protea.errors import ConfigError
+from protea.core.errors import ConfigError
 
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]")
 

@@ -15,9 +15,9 @@ from types import ModuleType
 import torch
 from torch import nn
 
-from protea.errors import ConfigError, PluginError, nearest
+from protea.core.errors import ConfigError, PluginError, nearest
 from protea.models.shapes import image
-from protea.models.whole import replace
+from protea.models.split_any import replace
 
 # Both train with auxiliary heads otherwise, and warn unless told that their slow first weights are wanted.
 PLAIN = {name: {"aux_logits": False, "init_weights": True} for name in ("googlenet", "inception_v3")}

@@ -15,21 +15,20 @@ import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from safetensors.torch import save
 
-from protea import tables
+from protea.config import registry
+from protea.config.families import Adapter, Models
+from protea.config.sections import Evaluation, Limits
+from protea.config.toml import Table, override, settings_from_table, to_table
+from protea.config.words import Protocol
+from protea.core.choices import choice_of
+from protea.core.errors import ConfigError
+from protea.core.method import Method
+from protea.core.rng import Streams
+from protea.core.samples import Samples
+from protea.core.server import Server
+from protea.core.training import Training
 from protea.data.convert import inputs
-from protea.data.samples import Samples
-from protea.errors import ConfigError
-from protea.evaluation import Evaluation, Protocol
-from protea.faults import Limits
-from protea.method import Method
-from protea.methods.fedproto import FedProto
-from protea.models.families import Models
-from protea.models.maker import Maker
-from protea.models.split import Adapter
-from protea.rng import Streams
-from protea.server import Server
-from protea.tables import chosen, to_table
-from protea.training import Training
+from protea.models.maker import ModelMaker
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Task:
     patience: PositiveFloat = 60.0  # seconds that a round waits for a site that is not connected
     seed: int = 1
     shape: tuple[PositiveInt, ...] = ()  # of a sample; for methods with public data or a model on the server
-    method: Any = chosen("methods", "name", FedProto)
+    method: Any = choice_of("methods", "name", registry.default("methods", "fedproto"))
     models: Space = field(default_factory=Space)
     training: Training = field(default_factory=Training)  # a site may set its own
     evaluation: Judging = field(default_factory=Judging)
@@ -87,12 +86,12 @@ def parse(text: str, where: str) -> Task:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not a TOML file: {error}") from error
     refuse_places(table, where)
-    task: Task = tables.read(Task, table, where)
+    task: Task = settings_from_table(Task, table, where)
     check(task, where)
     return task
 
 
-def refuse_places(table: tables.Table, where: str) -> None:
+def refuse_places(table: Table, where: str) -> None:
     """Raise :class:`ConfigError` for ``module:name``: that would be imported, and called, at every site."""
     for part in ("method", "models"):
         for text in _texts(table.get(part)):
@@ -111,9 +110,9 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(inner)
 
 
-def made(table: tables.Table, changes: Sequence[str]) -> Task:
+def made(table: Table, changes: Sequence[str]) -> Task:
     """A new task from what a coordinator typed."""
-    return parse(tomli_w.dumps(tables.override(table, changes)), "command line")
+    return parse(tomli_w.dumps(override(table, changes)), "command line")
 
 
 def public_file(path: Path) -> tuple[bytes, list[int]]:
@@ -141,7 +140,7 @@ def new_server(task: Task, public: Samples | None = None) -> Server:
         dim=task.models.dim,
         rng=Streams(task.seed).at("server"),
         public=public,
-        make=Maker(task.models, task.shape, len(task.classes)),
+        make=ModelMaker(task.models, task.shape, len(task.classes)),
         rounds=task.rounds,
     )
 

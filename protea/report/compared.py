@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from protea.errors import ConfigError
+from protea.core.errors import ConfigError
 from protea.report import groups
 from protea.runs.compare import PROTOCOLS, Row, Spread, compare
-from protea.runs.past import Past
+from protea.runs.reader import Past
 
 Plain = dict[str, Any]
 

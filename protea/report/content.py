@@ -10,8 +10,8 @@ from typing import Any
 
 from protea.report import compared, groups, words
 from protea.report.space import space
-from protea.runs.past import Line, Past
-from protea.runs.store import Run
+from protea.runs.directory import RunDirectory
+from protea.runs.reader import Line, Past
 
 Plain = dict[str, Any]
 Say = Callable[[str], None]
@@ -81,7 +81,7 @@ def details(past: Past) -> Plain:
         "accuracies": {part: clients(past, part) for part in PARTS},
         "by_class": [by_class(line["classes"]) for line in past.rounds],
         "geometry": [rounded(line["geometry"]) for line in past.rounds],
-        "space": space(Run(past.path).snapshots()),
+        "space": space(RunDirectory(past.path).snapshots()),
     }
 
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from protea.runs.alike import SAME, differing, labels, settings, shown, under
-from protea.runs.past import Past
+from protea.runs.reader import Past
+from protea.runs.settings_diff import SAME, differing, labels, settings, shown, under
 
 LONGEST = 60  # characters of a label; beyond that the run's name says more
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from protea.report import groups
-from protea.runs.alike import words_of
-from protea.runs.past import Past, unwell
+from protea.runs.reader import Past, unwell
+from protea.runs.settings_diff import words_of
 
 MOST = 4  # of methods or data sets that a title names
 

@@ -16,10 +16,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from protea.errors import CheckpointError
-from protea.federation import Federation
-from protea.runs.store import Run, Sum, fresh, read_sealed, sync, write_sealed
-from protea.state import carry_clients, load_server, save_server
+from protea.clients.state_files import carry_clients, load_server, save_server
+from protea.core.errors import CheckpointError
+from protea.core.files import Sum, fresh, read_sealed, sync, write_sealed
+from protea.federation.loop import Federation
+from protea.runs.directory import RunDirectory
 
 FORMAT = 3
 METRICS = "metrics.jsonl"  # the one file that grows
@@ -56,7 +57,7 @@ def sums(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
 
 def vouched(run: Path, known: Container[str]) -> list[Path]:
     """Files of the run that a checkpoint vouches for, but for those that are known."""
-    snapshots = [path.relative_to(run).as_posix() for path in Run(run).snapshots().values()]
+    snapshots = [path.relative_to(run).as_posix() for path in RunDirectory(run).snapshots().values()]
     names = ["config.toml", "partition.json", METRICS, *snapshots]
     return [run / name for name in names if name not in known and (run / name).is_file()]
 

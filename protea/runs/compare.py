@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from protea.errors import ConfigError, nearest
-from protea.runs.alike import (
+from protea.core.errors import ConfigError, nearest
+from protea.runs.directory import RunDirectory
+from protea.runs.reader import Line, Past, find, unwell
+from protea.runs.settings_diff import (
     SAME,
     chosen,
     differing,
@@ -26,8 +28,6 @@ from protea.runs.alike import (
     who,
     words_of,
 )
-from protea.runs.past import Line, Past, find, unwell
-from protea.runs.store import Run
 
 SCOPES = ("own", "ensemble", "shared", "server")
 WEIGHTINGS = ("weighted", "uniform")
@@ -250,7 +250,7 @@ def _ended(paths: Iterable[Path | str], notes: list[str]) -> list[Past]:
     """Runs that have ended.  Their clients' lines, which are many, are not kept."""
     found = []
     for path in find(paths):
-        summary = Run.open(path).summary()
+        summary = RunDirectory.open(path).summary()
         if summary is None:
             failed = path / "error.txt"  # of a sweep
             why = (

@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from protea.errors import ConfigError
-from protea.runs.alike import labels
-from protea.runs.past import Line, Past, find
+from protea.core.errors import ConfigError
+from protea.runs.reader import Line, Past, find
+from protea.runs.settings_diff import labels
 
 COLUMNS = ("run", "method", "seed", "round", "client", "name", "value")
 Entry = tuple[str, str, int, int, int | None, str, float]

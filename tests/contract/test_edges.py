@@ -13,17 +13,17 @@ from every import METHODS
 from torch import nn
 
 from protea import Client, SplitModel
-from protea.data.samples import Samples
-from protea.data.split import Share
+from protea.clients.worker import Worker
+from protea.config.sections import Faults
+from protea.core.errors import ProteaError
+from protea.core.method import Method
+from protea.core.rng import Streams
+from protea.core.samples import Samples
+from protea.data.partition.split import Share
 from protea.engines.inline import Inline
-from protea.errors import ProteaError
-from protea.faults import Faults
-from protea.federation import Federation
-from protea.method import Method
+from protea.federation.loop import Federation
+from protea.federation.record import Record
 from protea.methods.fednh import FedNH
-from protea.record import Record
-from protea.rng import Streams
-from protea.worker import Worker
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 Build = Callable[[int, Streams], Client]

@@ -13,24 +13,25 @@ import torch
 import toy
 from every import METHODS
 
-from protea.data.samples import Samples
-from protea.data.split import Share
-from protea.engines import Engine, EngineSettings, Job, Reply, Watch, ignore
+from protea.cli.listing import paper
+from protea.clients.worker import Worker
+from protea.config.registry import BUILT_IN, find
+from protea.config.sections import Engine
+from protea.core.method import Method
+from protea.core.payload import nbytes, pack, unpack
+from protea.core.rng import Streams
+from protea.core.samples import Samples
+from protea.data.partition.split import Share
 from protea.engines.inline import Inline
-from protea.engines.processes import Processes
-from protea.federation import Federation
-from protea.listing import paper
-from protea.method import Method
+from protea.engines.processes.engine import Processes
+from protea.federation.jobs import Job, JobEngine, Reply, Watch, ignore
+from protea.federation.loop import Federation
 from protea.methods.fedgh import FedGH
-from protea.payload import nbytes, pack, unpack
-from protea.plugins import BUILT_IN, find
-from protea.rng import Streams
-from protea.worker import Worker
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-ENGINES: dict[str, Callable[[Worker], Engine]] = {
+ENGINES: dict[str, Callable[[Worker], JobEngine]] = {
     "inline": Inline,
-    **{f"{n} workers": lambda worker, n=n: Processes(worker, EngineSettings(workers=n)) for n in (1, 2, 3)},
+    **{f"{n} workers": lambda worker, n=n: Processes(worker, Engine(workers=n)) for n in (1, 2, 3)},
 }
 
 
@@ -68,7 +69,7 @@ def builder(method: Method[Any, Any]) -> Callable[..., Any]:
 
 def play(
     method: Method[Any, Any],
-    make: Callable[[Worker], Engine],
+    make: Callable[[Worker], JobEngine],
     folder: Path,
     *,
     build: Callable[..., Any] | None = None,
@@ -116,7 +117,7 @@ def test_it_does_not_matter_who_finishes_first(method: Method[Any, Any], tmp_pat
 
 @every_method
 def test_clients_may_wait_on_disk(method: Method[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protea.shelf.LARGE", 0)
+    monkeypatch.setattr("protea.clients.offload.LARGE", 0)
     assert play(method, Inline, tmp_path / "a") == play(method, Short, tmp_path / "b")
 
 

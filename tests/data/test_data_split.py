@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protea.data.split import Split, split
-from protea.errors import ConfigError
+from protea.config.sections import Split
+from protea.core.errors import ConfigError
+from protea.data.partition.split import split
 
 
 def cut(labels: list[int], settings: Split, keys: list[int] | None = None) -> list[list[int]]:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from protea.data import ByKey, Dataset, Dirichlet, Federated, Given, Iid, Pathological, Share, Split, federate
+from protea.config.registry import BUILT_IN, find
+from protea.core.errors import ConfigError, DataError
+from protea.data import ByKey, Dataset, Dirichlet, Federated, Iid, PartitionFile, Pathological, Share, Split, federate
 from protea.data.federate import refuse_shared_keys
-from protea.data.schemes import Partition
-from protea.errors import ConfigError, DataError
-from protea.plugins import BUILT_IN, find
+from protea.data.partition.schemes import Partition
 
 
 def toy(samples: int = 200, classes: int = 4, tests: int = 40, keys: bool = False) -> Dataset:
@@ -160,9 +160,9 @@ def test_a_partition_file_is_held_to_by_key_too(tmp_path: Path) -> None:
     for partition, name in ((ByKey(), "good.json"), (Iid(), "bad.json")):
         split = BY_KEY if name == "good.json" else None
         federate(visits(), 4, partition, seed=1, split=split).save_partition(tmp_path / name)
-    federate(visits(), 4, Given(str(tmp_path / "good.json")), seed=1, split=BY_KEY)
+    federate(visits(), 4, PartitionFile(str(tmp_path / "good.json")), seed=1, split=BY_KEY)
     with pytest.raises(ConfigError, match="also what clients are judged on"):
-        federate(visits(), 4, Given(str(tmp_path / "bad.json")), seed=1, split=BY_KEY)
+        federate(visits(), 4, PartitionFile(str(tmp_path / "bad.json")), seed=1, split=BY_KEY)
 
 
 def test_class_counts_and_the_majority_predictor() -> None:
@@ -194,7 +194,7 @@ def test_cifar10_of_fedtgp_is_three_quarters_majority() -> None:
 def test_a_saved_partition_is_read_back(tmp_path: Path) -> None:
     data = federate(toy(), 5, Pathological(), seed=3, public=10)
     data.save_partition(tmp_path / "partition.json")
-    again = federate(toy(), 5, Given(str(tmp_path / "partition.json")), seed=99)
+    again = federate(toy(), 5, PartitionFile(str(tmp_path / "partition.json")), seed=99)
     assert every_row(again) == every_row(data)
     assert again.test.tolist() == data.test.tolist()
     assert again.made == data.made
@@ -210,7 +210,7 @@ def test_a_saved_partition_is_read_back(tmp_path: Path) -> None:
 def test_a_partition_file_can_be_called_like_any_partition(tmp_path: Path) -> None:
     data = federate(toy(tests=0), 5, Iid(), seed=3)
     data.save_partition(tmp_path / "partition.json")
-    given = Given(str(tmp_path / "partition.json"))
+    given = PartitionFile(str(tmp_path / "partition.json"))
     parts = given(toy().y.numpy(), 5, 0, None)
     assert [part.tolist() for part in parts] == [sorted(data.rows(client).tolist()) for client in range(5)]
     with pytest.raises(ConfigError, match="is for 5 clients"):
@@ -242,16 +242,16 @@ def test_a_partition_file_that_makes_no_sense_is_refused(tmp_path: Path, edit: A
     edited = edit(json.loads(path.read_text()))
     path.write_text(edited if isinstance(edited, str) else json.dumps(edited))
     with pytest.raises(DataError, match=message):
-        federate(toy(), 5, Given(str(path)), seed=3)
+        federate(toy(), 5, PartitionFile(str(path)), seed=3)
 
 
 def test_a_partition_file_for_other_clients_or_not_there_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "partition.json"
     with pytest.raises(DataError, match="cannot be read"):
-        federate(toy(), 5, Given(str(path)), seed=3)
+        federate(toy(), 5, PartitionFile(str(path)), seed=3)
     federate(toy(), 5, Iid(), seed=3).save_partition(path)
     with pytest.raises(ConfigError, match=r"is for 5 clients; the experiment has 4"):
-        federate(toy(), 4, Given(str(path)), seed=3)
+        federate(toy(), 4, PartitionFile(str(path)), seed=3)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in BUILT_IN["partitions"] if kind != "file"])

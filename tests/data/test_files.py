@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from protea.core.errors import DataError
 from protea.data import files
 from protea.data.download import Remote, fetch
-from protea.errors import DataError
 
 
 class Quiet(SimpleHTTPRequestHandler):

@@ -19,15 +19,15 @@ from typer.testing import CliRunner
 
 import protea
 from protea import Data, Experiment
-from protea.cli import app
+from protea.cli.app import app
+from protea.config.families import Models
+from protea.config.sections import Engine
+from protea.core.errors import ConfigError, DataError
+from protea.core.training import Training
 from protea.data import ByKey, Dataset, Dirichlet, Split, federate
-from protea.data.schemes import Partition
+from protea.data.partition.schemes import Partition
 from protea.data.sources.mimic import CLASSES, DISPOSITION, MimicBHC
 from protea.data.texts import Texts
-from protea.engines import EngineSettings
-from protea.errors import ConfigError, DataError
-from protea.models import Models
-from protea.training import Training
 
 MARK = "xylophonic"  # a word of every note
 LOCATIONS = ("HOME", "HOME HEALTH CARE", "SKILLED NURSING FACILITY", "REHAB", "DIED", "HOSPICE", "")
@@ -164,7 +164,7 @@ def small(source: MimicBHC, **engine: Any) -> Experiment:
         ),
         models=Models(members=models, dim=4),
         training=Training(batch=8),
-        engine=EngineSettings(**engine),
+        engine=Engine(**engine),
     )
 
 

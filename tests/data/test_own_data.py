@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
+from protea.core.errors import DataError
 from protea.data import Arrays
 from protea.data.sources.csv_table import Csv
 from protea.data.sources.folder import Folder
 from protea.data.sources.npz import Npz
-from protea.errors import DataError
 
 
 def test_images_are_brought_to_channels_first() -> None:

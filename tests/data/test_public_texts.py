@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from protea.config.registry import find
+from protea.core.errors import DataError
 from protea.data import files
 from protea.data.dataset import Dataset
 from protea.data.sources.public_texts import Banking77, Clinc150, MTSamples, Ohsumed, Trec
 from protea.data.texts import Texts
-from protea.errors import DataError
-from protea.plugins import find
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from protea.core.augment import BLACK, random_crop, random_flip
 from protea.data import Augment, Dataset, Samples
-from protea.data.augment import BLACK, random_crop, random_flip
 
 
 def images(samples: int = 12) -> Dataset:

@@ -12,6 +12,8 @@ import torch
 from PIL import Image
 from scipy.io import savemat  # type: ignore[import-untyped]
 
+from protea.config.registry import BUILT_IN, find
+from protea.core.errors import DataError
 from protea.data import files
 from protea.data.sources.cifar import CIFAR10, CIFAR100
 from protea.data.sources.csv_table import Csv
@@ -21,8 +23,6 @@ from protea.data.sources.idx import FILES, MNIST, FashionMNIST
 from protea.data.sources.spiral import Spiral
 from protea.data.sources.tiny_imagenet import TinyImageNet
 from protea.data.texts import Texts
-from protea.errors import DataError
-from protea.plugins import BUILT_IN, find
 
 
 @pytest.fixture

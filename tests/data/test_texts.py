@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from protea.core.errors import ConfigError
 from protea.data.dataset import Dataset
 from protea.data.federated import Federated
-from protea.data.shared import read, write
-from protea.data.split import Share
+from protea.data.mapped_file import read, write
+from protea.data.partition.split import Share
 from protea.data.texts import Texts
 from protea.data.views import Blank, look, samples
-from protea.errors import ConfigError
 from protea.models.text import Words
 
 SAID = ("a", "", "Grüße, 世界", "b c " * 500)

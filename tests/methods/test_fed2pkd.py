@@ -9,15 +9,16 @@ import toy
 from torch import Tensor, nn
 from toy import ready, same, started
 
-from protea import Client, Needs, Prototypes, Server, SplitModel, Upload, config, losses
-from protea.data.samples import Samples
-from protea.errors import ConfigError, PayloadError
-from protea.evaluation.examine import serve
+from protea import Client, Needs, Prototypes, Server, SplitModel, Upload, losses
+from protea.config.experiment import experiment_from_table
+from protea.core.errors import ConfigError, PayloadError
+from protea.core.payload import nbytes, pack, unpack
+from protea.core.rng import Streams
+from protea.core.samples import Samples
+from protea.core.training import Training
+from protea.evaluation.client_side import serve
 from protea.methods.fed2pkd import Fed2PKD, PublicTask, PublicView
 from protea.methods.local import Local
-from protea.payload import nbytes, pack, unpack
-from protea.rng import Streams
-from protea.training import Training
 
 PUBLIC = len(toy.PUBLIC)
 ONE_STEP = Training(epochs=1, batch=1000, lr=1e-9)
@@ -366,6 +367,6 @@ def test_a_task_that_does_not_fit_the_public_samples_is_refused():
 
 def test_it_needs_public_data_and_a_student_a_model():
     with pytest.raises(ConfigError, match=r"data\.public"):
-        config.read({"method": "fed2pkd"})
+        experiment_from_table({"method": "fed2pkd"})
     with pytest.raises(ConfigError, match=r"models\.server"):
-        config.read({"method": "fed2pkd@student", "data": {"public": 100}})
+        experiment_from_table({"method": "fed2pkd@student", "data": {"public": 100}})

@@ -13,18 +13,18 @@ import torch.nn.functional as F
 import toy
 from torch import nn
 
-from protea import Client, Experiment, SplitModel, Upload, Weights, config
-from protea.data.samples import Samples
-from protea.data.split import Share
-from protea.errors import ConfigError, PayloadError
+from protea import Client, Experiment, SplitModel, Upload, Weights
+from protea.clients.worker import Worker
+from protea.config.families import Models
+from protea.core.errors import ConfigError, PayloadError
+from protea.core.payload import nbytes, pack
+from protea.core.rng import Streams
+from protea.core.samples import Samples
+from protea.core.server import Server
+from protea.core.training import Training
+from protea.data.partition.split import Share
 from protea.methods.fedavg import FedAvg
 from protea.methods.fedprox import FedProx
-from protea.models.families import Models
-from protea.payload import nbytes, pack
-from protea.rng import Streams
-from protea.server import Server
-from protea.training import Training
-from protea.worker import Worker
 
 NUMBERS = (8 * 16 + 16) + (16 * 6 + 6)  # parameters of the toy's model
 WHOLE = Training(epochs=1, batch=1000, lr=0.5)  # one step on all samples
@@ -238,9 +238,9 @@ def test_a_client_refuses_a_model_that_is_not_like_its_own():
 
 def test_all_clients_must_have_one_architecture():
     for method in (FedAvg(), FedProx()):
-        config.check(Experiment(method=method, models=Models(family="tiny_cnn")))
+        Experiment(method=method, models=Models(family="tiny_cnn")).check()
         with pytest.raises(ConfigError, match="all alike"):
-            config.check(Experiment(method=method, models=Models(family="tiny5")))
+            Experiment(method=method, models=Models(family="tiny5")).check()
 
 
 def test_a_part_of_weights_has_its_names_in_that_part():
@@ -329,4 +329,4 @@ def test_the_stronger_the_pull_the_nearer_a_client_stays():
 @pytest.mark.parametrize("pull", [-1.0, float("nan")])
 def test_a_pull_that_is_no_pull_is_refused(pull: float):
     with pytest.raises(ConfigError, match="pull"):
-        config.check(Experiment(method=FedProx(pull=pull), models=Models(family="tiny_cnn")))
+        Experiment(method=FedProx(pull=pull), models=Models(family="tiny_cnn")).check()

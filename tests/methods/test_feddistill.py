@@ -10,14 +10,14 @@ import toy
 from torch import Tensor
 
 from protea import Prototypes, Server, Upload
-from protea.errors import PayloadError
+from protea.clients.state_files import load_server, save_server
+from protea.clients.worker import Worker
+from protea.core.errors import PayloadError
+from protea.core.payload import pack
+from protea.core.rng import Streams
+from protea.core.training import Training
 from protea.methods.feddistill import ClassScores, FedDistill
 from protea.methods.local import Local
-from protea.payload import pack
-from protea.rng import Streams
-from protea.state import load_server, save_server
-from protea.training import Training
-from protea.worker import Worker
 
 
 def scores_of(vectors: Any, counts: Any = None) -> ClassScores:

@@ -9,15 +9,15 @@ import toy
 from torch import Tensor, nn
 
 from protea import Client, Server, SplitModel, Upload, Weights
+from protea.clients.worker import Worker
+from protea.core.errors import PayloadError
+from protea.core.payload import pack
+from protea.core.rng import Streams
+from protea.core.training import Training
 from protea.engines.inline import Inline
-from protea.errors import PayloadError
-from protea.federation import Federation
+from protea.federation.loop import Federation
 from protea.methods.fedgen import FedGen, Generator, HeadAndGenerator, HeadAndLabels, likeness
 from protea.methods.lg_fedavg import LGFedAvg
-from protea.payload import pack
-from protea.rng import Streams
-from protea.training import Training
-from protea.worker import Worker
 
 
 def small(classes: int = 2, dim: int = 1) -> Server:

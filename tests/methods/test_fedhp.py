@@ -9,16 +9,16 @@ import toy
 from torch import Tensor
 
 from protea import Client, Prototypes, Upload
+from protea.clients.worker import Worker
+from protea.core.errors import PayloadError
+from protea.core.payload import nbytes, pack, unpack
+from protea.core.rng import Streams
+from protea.core.server import Server
+from protea.core.training import Training
 from protea.engines.inline import Inline
-from protea.errors import PayloadError
-from protea.federation import Federation
+from protea.federation.loop import Federation
 from protea.methods.fedhp import FedHP, PrototypesAndAnchors
 from protea.models.nearest import Nearest
-from protea.payload import nbytes, pack, unpack
-from protea.rng import Streams
-from protea.server import Server
-from protea.training import Training
-from protea.worker import Worker
 
 ONE_STEP = Training(epochs=1, batch=1000, lr=1e-9)
 

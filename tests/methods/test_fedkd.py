@@ -10,12 +10,12 @@ import toy
 from torch import Tensor, nn
 
 from protea import Client, Server, SplitModel, Upload, Weights
-from protea.errors import PayloadError
-from protea.lowrank import LowRank
+from protea.core.errors import PayloadError
+from protea.core.lowrank import LowRank
+from protea.core.payload import nbytes, pack
+from protea.core.rng import Streams
+from protea.core.training import Training
 from protea.methods.fedkd import FedKD
-from protea.payload import nbytes, pack
-from protea.rng import Streams
-from protea.training import Training
 
 EXACT = {"energy_first": 1.0, "energy_last": 1.0}
 

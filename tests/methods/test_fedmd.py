@@ -9,14 +9,15 @@ import toy
 from torch import Tensor
 from toy import ready, same, started
 
-from protea import Client, Server, Upload, config
-from protea.data.samples import Samples
-from protea.errors import ConfigError, PayloadError
+from protea import Client, Server, Upload
+from protea.config.experiment import experiment_from_table
+from protea.core.errors import ConfigError, PayloadError
+from protea.core.payload import nbytes, pack, unpack
+from protea.core.rng import Streams
+from protea.core.samples import Samples
+from protea.core.training import Training
 from protea.methods.fedmd import Answers, Consensus, FedMD
 from protea.methods.local import Local
-from protea.payload import nbytes, pack, unpack
-from protea.rng import Streams
-from protea.training import Training
 
 PUBLIC = len(toy.PUBLIC)
 ONE_STEP = Training(epochs=1, batch=1000, lr=1e-9)
@@ -250,7 +251,7 @@ def test_a_consensus_that_does_not_fit_the_public_samples_is_refused():
 
 def test_it_needs_public_data():
     with pytest.raises(ConfigError, match=r"data\.public"):
-        config.read({"method": "fedmd"})
-    assert config.read({"method": "fedmd@paper", "data": {"public": 100}}).method == FedMD(
+        experiment_from_table({"method": "fedmd"})
+    assert experiment_from_table({"method": "fedmd@paper", "data": {"public": 100}}).method == FedMD(
         public_epochs=20, private_epochs=25
     )

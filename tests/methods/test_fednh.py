@@ -12,15 +12,15 @@ import torch.nn.functional as F
 import toy
 from torch import Tensor, nn
 
-from protea import Client, Experiment, Prototypes, SplitModel, Upload, Weights, config
-from protea.errors import ConfigError, PayloadError
+from protea import Client, Experiment, Prototypes, SplitModel, Upload, Weights
+from protea.clients.worker import Worker
+from protea.config.families import Models
+from protea.core.errors import ConfigError, PayloadError
+from protea.core.payload import nbytes, pack
+from protea.core.rng import Streams
+from protea.core.server import Server
 from protea.methods.fednh import BodyAndPrototypes, FedNH, load, trained, unit
-from protea.models.families import Models
 from protea.models.nearest import Nearest
-from protea.payload import nbytes, pack
-from protea.rng import Streams
-from protea.server import Server
-from protea.worker import Worker
 
 
 @pytest.fixture(autouse=True)
@@ -233,7 +233,7 @@ def test_settings_out_of_range_and_clients_with_different_models_are_refused():
         (FedNH(), "tiny5", "all alike"),
     ]:
         with pytest.raises(ConfigError, match=why):
-            config.check(Experiment(method=method, models=Models(family=family)))
+            Experiment(method=method, models=Models(family=family)).check()
 
 
 def test_body_weights_are_all_but_prototypes_and_their_counts():

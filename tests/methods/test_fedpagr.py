@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from protea import Prototypes, Upload, config
+from protea import Prototypes, Upload
+from protea.clients.worker import Worker
+from protea.config.experiment import experiment_from_table
+from protea.core.errors import ClientError, ConfigError
+from protea.core.rng import Streams
 from protea.engines.inline import Inline
-from protea.errors import ClientError, ConfigError
-from protea.federation import Federation
+from protea.federation.loop import Federation
 from protea.methods.fedpagr import FedPAGR
-from protea.rng import Streams
-from protea.worker import Worker
 
 
 def prototypes(vectors: list[list[float]], counts: list[float] | None = None) -> Prototypes:
@@ -218,7 +219,7 @@ def test_a_head_of_several_layers_is_refused_by_name():
 
 def test_families_whose_heads_differ_are_refused_before_the_start():
     with pytest.raises(ConfigError, match="heads of different shape"):
-        config.read({"method": "fedpagr", "models": {"family": "htc4"}})
+        experiment_from_table({"method": "fedpagr", "models": {"family": "htc4"}})
 
 
 def test_one_client_alone_learns_too():

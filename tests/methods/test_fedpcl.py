@@ -9,14 +9,14 @@ import toy
 from torch import Tensor, nn
 
 from protea import Client, Prototypes, Upload, losses
-from protea.errors import ClientError, PayloadError
+from protea.clients.worker import Worker
+from protea.core.errors import ClientError, PayloadError
+from protea.core.payload import nbytes, pack, unpack
+from protea.core.rng import Streams
+from protea.core.server import Server
+from protea.core.training import Training
 from protea.methods.fedpcl import FedPCL, PrototypesOfAll
 from protea.models.nearest import Nearest
-from protea.payload import nbytes, pack, unpack
-from protea.rng import Streams
-from protea.server import Server
-from protea.training import Training
-from protea.worker import Worker
 
 FIRST = torch.tensor([0])
 

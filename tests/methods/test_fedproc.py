@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from test_methods import ENGINES, Forgetful, play
 from torch import nn
 
-from protea import Client, Experiment, Needs, Prototypes, Upload, Weights, config
-from protea.errors import ConfigError, PayloadError
-from protea.losses import contrast
+from protea import Client, Experiment, Needs, Prototypes, Upload, Weights
+from protea.clients.worker import Worker
+from protea.config.families import Models
+from protea.core.errors import ConfigError, PayloadError
+from protea.core.losses import contrast
+from protea.core.rng import Streams
+from protea.core.server import Server
 from protea.methods.fedproc import CentresAndModel, FedProc, unit
 from protea.methods.local import Local
-from protea.models.families import Models
-from protea.rng import Streams
-from protea.server import Server
-from protea.worker import Worker
 
 
 def all_of(vectors: Any) -> Prototypes:
@@ -240,7 +240,7 @@ def test_uploads_that_are_not_as_declared_are_refused():
 
 def test_only_shared_weights_need_one_architecture():
     assert FedProc().needs == Needs()
-    config.check(Experiment(method=FedProc(), models=Models(family="tiny5")))
-    config.check(Experiment(method=FedProc(share_weights=True), models=Models(family="tiny_cnn")))
+    Experiment(method=FedProc(), models=Models(family="tiny5")).check()
+    Experiment(method=FedProc(share_weights=True), models=Models(family="tiny_cnn")).check()
     with pytest.raises(ConfigError, match="all alike"):
-        config.check(Experiment(method=FedProc(share_weights=True), models=Models(family="tiny5")))
+        Experiment(method=FedProc(share_weights=True), models=Models(family="tiny5")).check()

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from toy import same, started
 
 from protea import Prototypes, Server, SplitModel, Upload, losses
-from protea.data.samples import Samples
-from protea.devices import threads
-from protea.errors import PayloadError, ProteaError
-from protea.evaluation.examine import serve
+from protea.core.devices import threads
+from protea.core.errors import PayloadError, ProteaError
+from protea.core.payload import nbytes, pack
+from protea.core.rng import Streams
+from protea.core.samples import Samples
+from protea.core.trainable_prototypes import contrast
+from protea.core.training import Training
+from protea.evaluation.client_side import serve
 from protea.methods.fedpkd import DualKnowledge, FedPKD, distances, nearest
 from protea.methods.fedprotokd import FedProtoKD
 from protea.methods.local import Local
-from protea.payload import nbytes, pack
-from protea.rng import Streams
-from protea.trainable import contrast
-from protea.training import Training
 
 PUBLIC = len(toy.PUBLIC)
 QUICK: dict[str, Any] = {"actp_epochs": 3, "server_epochs": 2}

@@ -9,15 +9,15 @@ import toy
 from torch import Tensor
 
 from protea import Client, Prototypes, Upload
+from protea.clients.worker import Worker
+from protea.core.payload import pack, unpack
+from protea.core.rng import Streams
+from protea.core.server import Server
+from protea.core.trainable_prototypes import contrast
 from protea.engines.inline import Inline
-from protea.federation import Federation
+from protea.federation.loop import Federation
 from protea.methods.fedsa import AnchorsAndMeans, FedSA, average_margin, project
 from protea.methods.local import Local
-from protea.payload import pack, unpack
-from protea.rng import Streams
-from protea.server import Server
-from protea.trainable import contrast
-from protea.worker import Worker
 
 
 def all_of(vectors: Any) -> Prototypes:

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from protea import Prototypes, Upload
-from protea.devices import threads
+from protea.clients.worker import Worker
+from protea.core.devices import threads
+from protea.core.errors import ProteaError
+from protea.core.rng import Streams
+from protea.core.server import Server
+from protea.core.trainable_prototypes import TrainablePrototypes, contrast, contrast_slope, train_prototypes
 from protea.engines.inline import Inline
-from protea.errors import ProteaError
-from protea.federation import Federation
+from protea.federation.loop import Federation
 from protea.methods.fedproto import FedProto
 from protea.methods.fedtgp import FedTGP, widest_gap
 from protea.methods.local import Local
-from protea.rng import Streams
-from protea.server import Server
-from protea.trainable import TrainablePrototypes, contrast, contrast_slope, train_prototypes
-from protea.worker import Worker
 
 CROSS = [[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 2.0], [1.0, 0.0]]
 SQUARE = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]

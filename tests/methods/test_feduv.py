@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from protea import Client, Experiment, Weights, config
-from protea.data.split import Share
-from protea.errors import ConfigError, PayloadError
+from protea import Client, Experiment, Weights
+from protea.config.families import Models
+from protea.core.errors import ConfigError, PayloadError
+from protea.core.rng import Streams
+from protea.core.server import Server
+from protea.core.training import Training
+from protea.data.partition.split import Share
 from protea.methods.fedavg import FedAvg
 from protea.methods.feduv import FedUV, crowding, sameness
-from protea.models.families import Models
-from protea.rng import Streams
-from protea.server import Server
-from protea.training import Training
 
 SURE = 1e4  # a score so high that its class has all the probability
 
@@ -224,4 +224,4 @@ def test_weights_below_zero_and_clients_with_different_models_are_refused():
         (FedUV(), "tiny5", "all alike"),
     ]:
         with pytest.raises(ConfigError, match=why):
-            config.check(Experiment(method=method, models=Models(family=family)))
+            Experiment(method=method, models=Models(family=family)).check()

@@ -9,13 +9,13 @@ import toy
 from toy import same
 
 from protea import Prototypes, Upload
+from protea.clients.worker import Worker
+from protea.core.rng import Streams
 from protea.engines.inline import Inline
-from protea.federation import Federation
+from protea.federation.loop import Federation
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.methods.protonorm import ProtoNorm
-from protea.rng import Streams
-from protea.worker import Worker
 
 
 def prototypes(vectors: list[list[float]], counts: list[float]) -> Prototypes:

@@ -9,11 +9,11 @@ import torch
 import toy
 
 from protea import Upload, Weights, losses
-from protea.errors import PayloadError
+from protea.clients.worker import Worker
+from protea.core.errors import PayloadError
 from protea.methods.fml import FML
 from protea.methods.lg_fedavg import LGFedAvg
 from protea.methods.local import Local
-from protea.worker import Worker
 
 
 def run(method: Any, clients: int = toy.CLIENTS, rounds: int = 3) -> Worker:

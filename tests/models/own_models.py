@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from protea.models import SplitModel
+from protea.config.families import Adapter, Member, Models
+from protea.core.split_model import SplitModel
+from protea.models.maker import ModelMaker
 
 
 class Backwards(nn.Module):
@@ -91,3 +94,19 @@ def needy(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def nothing(shape: tuple[int, ...], classes: int) -> Any:
     return "a model"
+
+
+def build(
+    member: Member, *, shape: tuple[int, ...], classes: int, dim: int, adapter: Adapter = "pool", dropout: float = 0.1
+) -> SplitModel:
+    """A model of a member, for samples of that shape."""
+    return ModelMaker(Models(dim=dim, adapter=adapter, dropout=dropout), shape, classes).build(member)
+
+
+def smallest(
+    members: Sequence[Member], *, shape: tuple[int, ...], classes: int, dim: int, adapter: Adapter = "pool"
+) -> Member:
+    """The member with the fewest parameters."""
+    maker = ModelMaker(Models(dim=dim, adapter=adapter), shape, classes)
+    vars(maker)["members"] = tuple(members)
+    return maker._smallest

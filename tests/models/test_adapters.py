@@ -3,7 +3,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from protea.models.split import Pool, Projector, SplitModel, make_adapter, make_head
+from protea.core.split_model import SplitModel
+from protea.models.adapters import Pool, Projector, make_adapter, make_head
 
 
 def test_pool_repeats_features_that_are_too_few():

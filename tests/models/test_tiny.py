@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from own_models import build
 from sklearn.datasets import load_digits
 
-from protea.models import FAMILIES, Member, build, size
+from protea.config.families import FAMILIES, Member
+from protea.models.architectures import parameters as size
 
 NAMES = [member.architecture for member in FAMILIES["tiny5"]]
 

@@ -6,10 +6,12 @@ import sys
 
 import pytest
 import torch
+from own_models import build
 from torch import nn
 
-from protea.errors import ConfigError, PluginError
-from protea.models import Member, build, members, size
+from protea.config.families import Member, members
+from protea.core.errors import ConfigError, PluginError
+from protea.models.architectures import parameters as size
 from protea.models.resnet import Bottleneck
 from protea.models.vision import load, take_channels
 

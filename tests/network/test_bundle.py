@@ -17,12 +17,12 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 import places
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
-from protea.errors import ConfigError
-from protea.network import bundle as bundles
-from protea.network.bundle import FORMAT, SMALL, Invitation, pack, read, unpack
-from protea.network.home import Home
-from protea.network.keys import Signer, make_site_key, public_of_site, write_private
+from protea.core.errors import ConfigError
+from protea.network.coordinator.directory import Home
 from protea.network.task import made
+from protea.network.trust import bundles as bundles
+from protea.network.trust.bundles import FORMAT, SMALL, Invitation, pack, read, unpack
+from protea.network.trust.keys import Signer, make_site_key, public_of_site, write_private
 
 Files = dict[str, bytes]
 

@@ -18,16 +18,16 @@ import grid
 from flwr.app import Message
 from parties import NAMES, alone, make_home, make_site, over_network
 
+from protea.core.errors import ConfigError
 from protea.engines.flower.codec import unwrap, wrap
-from protea.engines.wire import joined, parted, reply_from_bytes, reply_to_bytes
-from protea.errors import ConfigError
-from protea.network.coordinator import Coordinator
-from protea.network.desk import Desk
-from protea.network.home import Home
-from protea.network.site import Site
-from protea.network.status import Status
-from protea.record import Record
-from protea.runs.store import Run
+from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_bytes
+from protea.federation.record import Record
+from protea.network.coordinator.directory import Home
+from protea.network.coordinator.service import Coordinator
+from protea.network.coordinator.status import Status
+from protea.network.site.directory import Site
+from protea.network.site.service import Desk
+from protea.runs.directory import RunDirectory
 
 
 def federation(tmp_path: Path, **settings: Any) -> tuple[Home, list[Site], grid.Wire]:
@@ -38,7 +38,7 @@ def federation(tmp_path: Path, **settings: Any) -> tuple[Home, list[Site], grid.
 
 def serve(home: Home, wire: grid.Wire, show: Callable[[Status, str | None], None] | None = None) -> list[Record]:
     Coordinator(home, show or (lambda status, news: None), carrier=wire).serve()
-    return Record.read(Run.open(home.path / "run").metrics())
+    return Record.read(RunDirectory.open(home.path / "run").metrics())
 
 
 def spoiling(client: int) -> Callable[[Message, Message], Message]:
@@ -101,7 +101,7 @@ def test_refusals_count_in_rounds_that_come_to_nothing(tmp_path: Path, monkeypat
     """Two good answers are not enough for a quorum of three; the third site is counted out all the same."""
     home, _, wire = federation(tmp_path, quorum=3, limits={"quarantine": 2})
     wire.meddle = spoiling(2)
-    monkeypatch.setattr("protea.network.coordinator.PAUSE", 0.0)
+    monkeypatch.setattr("protea.network.coordinator.service.PAUSE", 0.0)
     news = list[str]()
 
     class EnoughError(Exception):

@@ -16,10 +16,10 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 
 from parties import until
 
-from protea import plugins
+from protea.config import registry
+from protea.core.method import Method
 from protea.engines.flower.engine import Deployment, Flower
 from protea.engines.inline import Inline
-from protea.method import Method
 
 pytestmark = pytest.mark.xdist_group("deployment")
 
@@ -35,7 +35,7 @@ def deployment() -> Iterator[Deployment]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_it_equals_the_inline_engine_to_the_bit(name: str, deployment: Deployment, tmp_path: Path) -> None:
-    method: Method[Any, Any] = plugins.find("methods", name)()
+    method: Method[Any, Any] = registry.find("methods", name)()
     over = play(method, lambda worker: Flower(worker, deployment=deployment), tmp_path / "flower", fraction=0.75)
     assert over == play(method, Inline, tmp_path / "inline", fraction=0.75)
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
 from protea.engines.flower.programs import free_port
-from protea.network.site import Site
+from protea.network.site.directory import Site
 
 HOSPITAL = Path(__file__).parents[2] / "examples" / "hospital"
 SITES = {"north": "mlp", "south": "site.py:Gated", "coast": "site.py:Sequential"}

@@ -19,15 +19,15 @@ import grid
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 
-from protea.engines import Job, Reply
+from protea.clients.worker import Worker
+from protea.config.sections import Limits
+from protea.core.method import Method
 from protea.engines.flower.codec import unwrap, wrap
 from protea.engines.inline import Inline
-from protea.engines.wire import joined, parted, reply_from_bytes, reply_to_bytes
-from protea.faults import Limits
-from protea.federation import Federation
-from protea.method import Method
+from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_bytes
+from protea.federation.jobs import Job, Reply
+from protea.federation.loop import Federation
 from protea.methods.fedproto import FedProto
-from protea.worker import Worker
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
@@ -235,7 +235,7 @@ def test_a_client_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
 
 
 def test_a_stranger_gets_no_jobs(tmp_path: Path) -> None:
-    from protea.errors import PayloadError
+    from protea.core.errors import PayloadError
 
     def name(node: Any, about: Any) -> int:
         if about["node"] == 1:

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
-from protea.errors import ProteaError
-from protea.network.join import refuse_for_ever
+from protea.core.errors import ProteaError
+from protea.network.site.join import refuse_for_ever
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from flwr.supernode.cli.flower_supernode import _try_setup_client_authentication
 
-from protea.errors import ConfigError, PayloadError
-from protea.network import keys
-from protea.network.keys import SIGNATURE, Signer, coordinator_key, make_site_key, make_tls, opened, public_of_site
+from protea.core.errors import ConfigError, PayloadError
+from protea.network.trust import keys
+from protea.network.trust.keys import (
+    SIGNATURE,
+    Signer,
+    coordinator_key,
+    make_site_key,
+    make_tls,
+    opened,
+    public_of_site,
+)
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 
 from parties import NAMES, Parties, Party, alone, make_home, make_site, over_network, parties, until
 
-from protea.network.home import Home
-from protea.network.site import Site
-from protea.record import Record
-from protea.runs.store import Run
+from protea.federation.record import Record
+from protea.network.coordinator.directory import Home
+from protea.network.site.directory import Site
+from protea.runs.directory import RunDirectory
 
 pytestmark = [
     pytest.mark.network,
@@ -53,7 +53,7 @@ def amid_round_two(site: Site) -> None:
 
 
 def records(home: Home) -> list[Record]:
-    return Record.read(Run.open(home.path / "run").metrics())
+    return Record.read(RunDirectory.open(home.path / "run").metrics())
 
 
 def start(all_of: Parties, home: Home, sites: list[Site]) -> tuple[Any, list[Any]]:
@@ -67,7 +67,7 @@ def kill_site(all_of: Parties, home: Home, site: Site, server: Party, joined: Pa
 
 
 def kill_client_process(all_of: Parties, home: Home, site: Site, server: Party, joined: Party) -> Party:
-    os.kill(process("protea.network.join import serve", site.path), signal.SIGKILL)
+    os.kill(process("protea.network.site.join import serve", site.path), signal.SIGKILL)
     until(lambda: "it is started anew" in joined.said())
     return server
 

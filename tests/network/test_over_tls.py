@@ -15,8 +15,8 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 from parties import NAMES, alone, make_home, make_site, over_network, parties, until
 
 from protea.engines.flower.node import Node
-from protea.network import keys
-from protea.network.desk import Audit
+from protea.network.site.service import Audit
+from protea.network.trust import keys
 
 pytestmark = pytest.mark.xdist_group("deployment")
 

@@ -14,15 +14,15 @@ import places
 import torch
 from safetensors.torch import load_file
 
-from protea.engines import Job
-from protea.engines.wire import reply_from_bytes
-from protea.errors import ClientError, ConfigError, DataError
-from protea.network.desk import Desk, noted
-from protea.network.home import Home
-from protea.network.site import Site
+from protea.core.errors import ClientError, ConfigError, DataError
+from protea.core.payload import nbytes, pack
+from protea.engines.messages import reply_from_bytes
+from protea.federation.jobs import Job
+from protea.network.coordinator.directory import Home
+from protea.network.site.check import aggregate_alone, trial
+from protea.network.site.directory import Site
+from protea.network.site.service import Desk, noted
 from protea.network.task import started
-from protea.network.trial import aggregate_alone, trial
-from protea.payload import nbytes, pack
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import pytest
 from safetensors.torch import load
 from sklearn.datasets import load_digits
 
-from protea.errors import ConfigError, ProteaError
+from protea.config.registry import find
+from protea.config.registry import table as plugged
+from protea.core.errors import ConfigError, ProteaError
 from protea.methods.fedproto import FedProto
 from protea.methods.fedtgp import FedTGP
 from protea.network import task as tasks
 from protea.network.task import Task, dump, made, parse, public_file
-from protea.plugins import find
-from protea.plugins import table as plugged
 
 SMALL = Task(("cat", "dog"))
 SHARED = {"classes": ["cat", "dog"]}

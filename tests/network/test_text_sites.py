@@ -13,10 +13,10 @@ import grid
 import places
 from parties import alone, over_network
 
-from protea.network.coordinator import Coordinator
-from protea.network.desk import Desk
-from protea.network.site import Site
-from protea.network.trial import trial
+from protea.network.coordinator.service import Coordinator
+from protea.network.site.check import trial
+from protea.network.site.directory import Site
+from protea.network.site.service import Desk
 
 DATA = """
     return Csv(str(pathlib.Path(__file__).parent / "notes.csv"), label="kind", text="note", key="patient")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from protea.core.errors import DataError
 from protea.data import convert
 from protea.data.dataset import Dataset
-from protea.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)

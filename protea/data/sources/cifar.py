@@ -13,11 +13,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from protea.core.errors import DataError
 from protea.data import files
 from protea.data.dataset import Dataset
 from protea.data.download import Remote
 from protea.data.files import Files
-from protea.errors import DataError
 
 SITE = "https://www.cs.toronto.edu/~kriz"
 PIXELS = 3 * 32 * 32

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protea.core.errors import DataError, nearest
 from protea.data import convert, files
 from protea.data.dataset import Dataset
 from protea.data.texts import Texts
-from protea.errors import DataError, nearest
 
 Row = tuple[int, list[str]]  # with the number of its line
 

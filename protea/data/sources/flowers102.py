@@ -10,11 +10,11 @@ import torch
 from pydantic import PositiveInt
 from scipy.io import loadmat  # type: ignore[import-untyped]
 
+from protea.core.errors import DataError
 from protea.data import images
 from protea.data.dataset import Dataset
 from protea.data.download import Remote
 from protea.data.files import Files
-from protea.errors import DataError
 
 SITE = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102"
 REMOTES = [

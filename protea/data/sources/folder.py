@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from pydantic import PositiveInt
 
+from protea.core.errors import DataError
 from protea.data import files, images
 from protea.data.dataset import Dataset
-from protea.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from protea.core.errors import DataError
 from protea.data import files
 from protea.data.dataset import Dataset
 from protea.data.download import Remote
 from protea.data.files import Files
-from protea.errors import DataError
 
 FILES = (
     "train-images-idx3-ubyte",

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
+from protea.config.sections import Fraction
+from protea.core.errors import DataError
+from protea.core.rng import Streams
 from protea.data import convert, files
 from protea.data.dataset import Dataset
 from protea.data.sources.csv_table import LONGEST
-from protea.data.split import Fraction
 from protea.data.texts import Texts
-from protea.errors import DataError
-from protea.rng import Streams
 
 CLASSES = ("Home", "Home Health", "SNF", "Rehab", "Expired", "Other")
 LINKS = ("note_id", "subject_id", "hadm_id")

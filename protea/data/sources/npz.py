@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from protea.core.errors import DataError, nearest
 from protea.data import convert, files
 from protea.data.dataset import Dataset
-from protea.errors import DataError, nearest
 
 FIELDS = ("x", "y", "names", "keys", "x_test", "y_test", "keys_test")
 

@@ -13,12 +13,12 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
+from protea.core.errors import DataError
 from protea.data import files
 from protea.data.dataset import Dataset
 from protea.data.files import Files
 from protea.data.sources.csv_table import Csv
 from protea.data.texts import Texts
-from protea.errors import DataError
 
 OUT_OF_SCOPE = "oos"
 

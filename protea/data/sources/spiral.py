@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
 
+from protea.core.rng import Streams
 from protea.data.dataset import Dataset
-from protea.rng import Streams
 
 
 @dataclass(frozen=True)

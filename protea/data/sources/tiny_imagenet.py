@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import torch
 
+from protea.core.errors import DataError
 from protea.data import images
 from protea.data.dataset import Dataset
 from protea.data.download import Remote
 from protea.data.files import Files
-from protea.errors import DataError
 
 
 @dataclass(frozen=True)

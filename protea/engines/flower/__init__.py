@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import os
 
-from protea.errors import ConfigError
+from protea.core.errors import ConfigError
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from protea.errors import PayloadError
+from protea.core.errors import PayloadError
 
 RECORD, ARRAY, KIND = "protea", "message", "protea.safetensors"
 

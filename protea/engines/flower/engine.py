@@ -18,19 +18,20 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from protea.engines import EngineSettings, Job, Reply, Watch, ignore
+from protea.clients.durable import Station
+from protea.clients.state_files import carry_clients
+from protea.clients.worker import Worker
+from protea.config.sections import Engine
+from protea.core.errors import PayloadError
+from protea.core.payload import to_bytes
 from protea.engines.flower.grid import Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.flower.node import Node, attend
 from protea.engines.flower.programs import free_port
-from protea.engines.pool import cores, sendable
-from protea.engines.station import Station
-from protea.engines.wire import joined, parted
-from protea.errors import PayloadError
-from protea.launch import processes
-from protea.payload import to_bytes
-from protea.state import carry_clients
-from protea.worker import Worker
+from protea.engines.messages import joined, parted
+from protea.engines.processes.forkserver import processes
+from protea.engines.processes.pool import cores, sendable
+from protea.federation.jobs import Job, Reply, Watch, ignore
 
 
 class Deployment:
@@ -58,10 +59,8 @@ class Deployment:
 class Flower:
     """A Flower deployment on this machine, for testing; client *i* is at node *i* modulo ``workers``."""
 
-    def __init__(
-        self, worker: Worker, settings: EngineSettings | None = None, deployment: Deployment | None = None
-    ) -> None:
-        self.settings = settings or EngineSettings()
+    def __init__(self, worker: Worker, settings: Engine | None = None, deployment: Deployment | None = None) -> None:
+        self.settings = settings or Engine()
         self.settings.refuse_cluster()
         self.folder = Path(tempfile.mkdtemp(prefix="protea-"))
         self.first: Path | None = None  # where clients were saved by an earlier run

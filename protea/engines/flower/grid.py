@@ -21,11 +21,11 @@ from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from protea.engines import Job, Reply, Watch, ignore
+from protea.core.errors import PayloadError, ProteaError
+from protea.core.payload import HEADER, from_bytes, shortened, to_bytes
 from protea.engines.flower.codec import unwrap, wrap
-from protea.engines.wire import job_to_bytes, joined, parted, readable, reply_from_bytes
-from protea.errors import PayloadError, ProteaError
-from protea.payload import HEADER, from_bytes, shortened, to_bytes
+from protea.engines.messages import job_to_bytes, joined, parted, readable, reply_from_bytes
+from protea.federation.jobs import Job, Reply, Watch, ignore
 
 POLL = 0.1  # seconds between looks for replies
 LOOK = 1.0  # and for nodes

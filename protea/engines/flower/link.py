@@ -33,10 +33,10 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
+from protea.core.errors import ProteaError
 from protea.engines.flower.grid import BROKEN
 from protea.engines.flower.programs import Program
 from protea.engines.flower.tasks import heartbeat, make_secret, taker
-from protea.errors import ProteaError
 
 LOST = (httpx.HTTPError, OSError)  # what talking to a SuperLink that is gone, or was started anew, may raise
 START = 60.0  # seconds that a SuperLink may take to come up

@@ -15,10 +15,10 @@ from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.constant import TaskType
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
+from protea.core.errors import ProteaError
 from protea.engines.flower.codec import unwrap, wrap
 from protea.engines.flower.programs import Program, free_port
 from protea.engines.flower.tasks import heartbeat, make_secret, taker, worker
-from protea.errors import ProteaError
 
 POLL = 0.1  # seconds between looks for a message, at a process on the same machine
 LIMIT = 2**31  # bytes of a message that are looked at; it comes from a server that the site has chosen to trust

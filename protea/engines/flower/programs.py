@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from protea.core.errors import ProteaError
 from protea.engines.flower import QUIET
-from protea.errors import ProteaError
 
 # Not a module of ours: that would import torch, which these programs have no use for.  A SuperNode without a message
 # sleeps three seconds before it looks again, twice or more in every round; here it looks sooner.

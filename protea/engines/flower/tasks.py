@@ -16,7 +16,7 @@ from flwr.supercore.interceptors import (
 )
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from protea.runs.store import write_text
+from protea.core.files import write_text
 
 
 def make_secret(folder: Path) -> Path:

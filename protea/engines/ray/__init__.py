@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 
-from protea.errors import ConfigError
+from protea.core.errors import ConfigError
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray looks at them
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -12,16 +12,16 @@ from typing import Any
 import ray
 from ray._private import ray_constants
 
-from protea.engines import EngineSettings
-from protea.engines.pool import cores
-from protea.errors import ConfigError
+from protea.config.sections import Engine
+from protea.core.errors import ConfigError
+from protea.engines.processes.pool import cores
 
 STORE = 500 * 2**20  # bytes of shared memory for what is under way, of a Ray that is started here
 
 _users = 0  # engines that use a Ray which one of them has started
 
 
-def enter(settings: EngineSettings) -> None:
+def enter(settings: Engine) -> None:
     """Have Ray at hand.  One that this process has already is used as it is."""
     global _users
     if settings.address.startswith("ray://"):

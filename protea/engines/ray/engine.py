@@ -15,15 +15,15 @@ from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from protea.engines import EngineSettings
-from protea.engines.pinned import Pinned
-from protea.engines.pool import sendable
+from protea.clients.state_files import path_of
+from protea.clients.worker import Worker
+from protea.config.sections import Engine
+from protea.core.errors import CheckpointError, ClientError, ConfigError
+from protea.core.files import write_bytes
+from protea.engines.processes.pool import sendable
+from protea.engines.ray.actor import Seat, versions
 from protea.engines.ray.cluster import enter, gpu_share, leave, living, room_for
-from protea.engines.ray.seat import Seat, versions
-from protea.errors import CheckpointError, ClientError, ConfigError
-from protea.runs.store import write_bytes
-from protea.state import path_of
-from protea.worker import Worker
+from protea.engines.scheduler import Pinned
 
 START = 180.0  # seconds within which an actor must have started
 NOTICE = 60.0  # seconds within which Ray must have noticed that a node is gone
@@ -101,8 +101,8 @@ class Ray(Pinned[Actor]):
 
     called = "actor"
 
-    def __init__(self, worker: Worker, settings: EngineSettings | None = None) -> None:
-        settings = settings or EngineSettings("ray")
+    def __init__(self, worker: Worker, settings: Engine | None = None) -> None:
+        settings = settings or Engine("ray")
         refuse_device(getattr(worker.build, "device", "cpu"), settings.gpus)
         enter(settings)
         super().__init__(worker, settings)

@@ -1,0 +1,69 @@
+"""The ``protea`` command: one file of this folder for each of its commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from protea.cli import federation, listing, site
+from protea.cli.compare import compare
+from protea.cli.export import export
+from protea.cli.report import report
+from protea.cli.reproduce import reproduce
+from protea.cli.run import Changes, Config, resume, run
+from protea.cli.sweep import sweep
+from protea.config.experiment import load_experiment
+from protea.core.errors import ProteaError
+
+app = typer.Typer(
+    help="Federated learning across different models and different data, by exchanging class prototypes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+app.command()(run)
+app.command()(resume)
+
+
+@app.command()
+def show(config_file: Config, changes: Changes = None) -> None:
+    """Show what an experiment would do: settings, who has which data, models, bytes, time.  Trains nothing."""
+    from protea.studies import preview
+
+    preview.show(Console(), load_experiment(config_file, changes or []))
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="|".join(listing.LISTS), show_default=False)],
+) -> None:
+    """List methods, families, architectures, data, partitions, engines or tables of papers."""
+    listing.show(Console(), what)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is installed, what is missing, and the command that adds it."""
+    listing.doctor(Console())
+
+
+app.add_typer(federation.app, name="federation")
+app.add_typer(site.app, name="site")
+app.command()(compare)
+app.command()(export)
+app.command()(report)
+app.command()(reproduce)
+app.command()(sweep)
+
+
+def main() -> None:
+    """The ``protea`` command: errors of Protea's own are messages, not tracebacks."""
+    try:
+        app()
+    except ProteaError as error:
+        Console(stderr=True).print(f"[bold red]{type(error).__name__}[/]: ", end="")
+        Console(stderr=True).print(str(error), soft_wrap=True, highlight=False, markup=False)
+        raise SystemExit(2) from error

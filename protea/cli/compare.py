@@ -1,0 +1,304 @@
+"""``protea compare``: methods side by side, on a terminal or for a paper."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from protea.config.units import size
+from protea.config.words import PROTOCOLS
+from protea.core.errors import ConfigError
+from protea.core.files import write_text
+from protea.runs import compare as numbers
+from protea.runs.compare import Comparison, Row, Spread
+
+WIDTH = 100  # of a table that is not on a terminal
+WHERE = {
+    "own": "clients' own test samples",
+    "ensemble": "shared test set, all clients together",
+    "shared": "shared test set, mean of the clients",
+    "server": "shared test set, the server's model",
+}
+WHAT = {
+    "accuracy": "Accuracy",
+    "balanced": "Balanced accuracy",
+    "macro_f1": "Macro F1",
+    "calibration": "Calibration error (lower is better)",
+}
+WEIGHTS = {"weighted": "every sample once", "uniform": "every client once"}
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.", show_default=False)],
+    rule: Annotated[
+        str | None, typer.Option(help="Which scores answer: method, head, ...  By default method.", show_default=False)
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(numbers.PROTOCOLS), help="Of which rounds; by default the runs' own.", show_default=False
+        ),
+    ] = None,
+    scope: Annotated[str, typer.Option(metavar="|".join(numbers.SCOPES), help="On which samples, by whom.")] = "own",
+    weighting: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(numbers.WEIGHTINGS), help="Over clients; weighted if not given.", show_default=False
+        ),
+    ] = None,
+    measure: Annotated[str, typer.Option(metavar="|".join(numbers.MEASURES), help="Of what.")] = "accuracy",
+    target: Annotated[
+        float | None, typer.Option(help="Also say in which round this is first reached: 0.9.", show_default=False)
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD", help="Differences are to this one; by default local, else the best.", show_default=False
+        ),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="table|markdown|csv|latex", help="By default as --out ends, else table.", show_default=False
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this file.", show_default=False)] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="A.B=C", help="Only runs with this setting.  Repeatable.", show_default=False),
+    ] = None,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also compare what does not compare, and mark it.")] = False,
+) -> None:
+    """Compare methods over the seeds of their runs."""
+    if format is not None:
+        numbers.known(format, FORMATS, "--format")
+    found = numbers.compare(
+        runs,
+        rule=rule,
+        scope=scope,
+        weighting=weighting,
+        protocol=protocol,
+        measure=measure,
+        target=target,
+        against=against,
+        anyway=anyway,
+        where=where or [],
+    )
+    form = format or ENDINGS.get(out.suffix if out else "", "table")
+    text = FORMATS[form](found)
+    if out is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()  # before the notes
+    else:
+        try:
+            write_text(out, text)
+        except OSError as error:
+            raise ConfigError(f"{out} cannot be written: {error.strerror}.  Choose another --out.") from error
+    aside = Console(stderr=True)
+    if out is not None:
+        aside.print(f"Written: {out}, as {form}", soft_wrap=True, highlight=False)
+    for note in found.notes:
+        aside.print(note, soft_wrap=True, highlight=False, markup=False)
+    for warning in found.warnings:
+        aside.print(warning, style="yellow", soft_wrap=True, highlight=False, markup=False)
+
+
+def caption(found: Comparison) -> str:
+    """What the numbers are, in full."""
+    choice = found.choice
+    seeds = ", ".join(map(str, found.seeds))
+    weights = f", {WEIGHTS[choice.weighting]}" if choice.scope == "own" and choice.measure == "accuracy" else ""
+    text = (
+        f"{WHAT[choice.measure]} in %: rule {choice.rule}, {WHERE[choice.scope]}{weights}, "
+        f"protocol {choice.protocol} ({PROTOCOLS[choice.protocol]}); {found.data}; {found.rounds} rounds; "
+        f"seeds {seeds}. "
+        f"± is the 95 % interval of a mean over seeds"
+    )
+    if found.against is not None:
+        text += f"; differences are to {found.against}, in pairs of the same seed and split, p by the paired t test"
+    return text + "."
+
+
+def footnotes(found: Comparison) -> list[str]:
+    """What sets apart the rows that should not be in this table."""
+    return [
+        f"* {row.label}: " + "; ".join(f"{name} is {here}, elsewhere {there}" for name, (here, there) in differs)
+        for row in found.rows
+        if (differs := row.differs.items())
+    ]
+
+
+def cells(found: Comparison) -> dict[str, list[str]]:
+    """The table's columns, as text."""
+    compared = found.against is not None
+    columns: dict[str, Callable[[Row], str] | None] = {
+        "method": lambda row: f"{row.label} *" if row.differs else row.label,
+        "seeds": lambda row: str(row.score.count),
+        "mean": lambda row: hundredths(row.score.mean),
+        "sd": lambda row: hundredths(row.score.deviation),
+        "95 %": lambda row: hundredths(row.score.margin, "±"),
+        "diff": (lambda row: signed(row.difference)) if compared else None,
+        "± diff": (lambda row: hundredths(row.difference.margin if row.difference else None, "±"))
+        if compared
+        else None,
+        "p": (lambda row: chance(row.difference)) if compared else None,
+        "per MB": lambda row: "-" if row.per_megabyte is None else brief(100 * row.per_megabyte),
+        "target": reached if found.target is not None else None,
+        "major": lambda row: hundredths(row.majority),
+        "sent": lambda row: size(row.sent),
+    }
+    return {name: [make(row) for row in found.rows] for name, make in columns.items() if make is not None}
+
+
+def table(found: Comparison) -> str:
+    screen = Console()
+    width = min(screen.width, WIDTH) if screen.is_terminal else WIDTH
+    shown = Table(box=SIMPLE, padding=0)
+    columns = cells(found)
+    for name in columns:
+        label = name == "method"
+        shown.add_column(name, justify="left" if label else "right", no_wrap=not label, overflow="fold")
+    for row in zip(*columns.values(), strict=True):
+        shown.add_row(*map(Text, row))
+    file = StringIO()  # so that a file gets what a terminal does, without colours
+    console = Console(file=file, width=width)
+    console.print(Text(caption(found)), shown, *map(Text, [*footnotes(found), *explained(found)]), sep="\n")
+    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+
+
+def explained(found: Comparison) -> list[str]:
+    """What columns mean that a title does not say."""
+    lines = ["per MB: per megabyte sent up and down.  major: always answering each client's commonest class."]
+    if found.target is not None:
+        lines.append(f"target: first round with {100 * found.target:g} %, mean over runs.")
+    return lines
+
+
+def markdown(found: Comparison) -> str:
+    columns = cells(found)
+    lines = [list(columns), ["---" if name == "method" else "---:" for name in columns]]
+    lines += [
+        [cell.replace("|", "\\|").replace("*", "\\*") for cell in row] for row in zip(*columns.values(), strict=True)
+    ]
+    notes = [line.replace("*", "\\*", 1) for line in footnotes(found)]
+    rows = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n\n".join([rows, *notes, caption(found), " ".join(explained(found))]) + "\n"
+
+
+def latex(found: Comparison) -> str:
+    """A table for the booktabs package."""
+    columns = cells(found)
+    rows = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in zip(*columns.values(), strict=True)]
+    notes = [escaped(line) for line in [*footnotes(found), *explained(found)]]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{escaped(caption(found))}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+            r"\toprule",
+            " & ".join(map(escaped, columns)) + r" \\",
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            *(rf"\par {note}" for note in notes),
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def comma_separated(found: Comparison) -> str:
+    """Every number as it is, as a share; what the caption says is in columns of its own."""
+    choice, file = found.choice, StringIO()
+    rows = []
+    for row in found.rows:
+        score, difference = row.score, row.difference
+        rows.append(
+            {
+                "method": row.label,
+                "seeds": score.count,
+                "mean": score.mean,
+                "sd": score.deviation,
+                "low": score.low,
+                "high": score.high,
+                "against": found.against if difference else None,
+                "pairs": difference.count if difference else None,
+                "difference": difference.mean if difference else None,
+                "difference_low": difference.low if difference else None,
+                "difference_high": difference.high if difference else None,
+                "p": difference.p if difference else None,
+                "per_megabyte": row.per_megabyte,
+                "target": found.target,
+                "target_round": row.reached.round if row.reached else None,
+                "target_runs": row.reached.runs if row.reached else None,
+                "majority": row.majority,
+                "bytes": row.sent,
+                "measure": choice.measure,
+                "rule": choice.rule,
+                "scope": choice.scope,
+                "weighting": choice.weighting,
+                "protocol": choice.protocol,
+                "data": found.data,
+                "rounds": found.rounds,
+                "seed_list": " ".join(map(str, row.seeds)),
+                "differs": "; ".join(f"{name}={here}" for name, (here, _) in row.differs.items()),
+            }
+        )
+    writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex"}
+FORMATS = {"table": table, "markdown": markdown, "csv": comma_separated, "latex": latex}
+
+
+def hundredths(value: float | None, sign: str = "") -> str:
+    """``±1.25`` of 0.0125; a dash where there is nothing."""
+    return "-" if value is None else f"{sign}{100 * value:.2f}"
+
+
+def signed(spread: Spread | None) -> str:
+    return "-" if spread is None else f"{100 * spread.mean:+.2f}"
+
+
+def chance(spread: Spread | None) -> str:
+    if spread is None or (p := spread.p) is None:
+        return "-"
+    return f"{p:.3f}" if p >= 0.001 else "<0.001"
+
+
+def brief(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def reached(row: Row) -> str:
+    """The round, or how many runs came so far."""
+    found = row.reached
+    if found is None:
+        return "-"
+    return f"{found.round:.1f}" if found.round is not None else f"- {found.runs} of {found.of}"
+
+
+def escaped(text: str) -> str:
+    """Text as LaTeX has it."""
+    marks = {
+        "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+        "±": r"$\pm$", "<": r"$<$", ">": r"$>$", **{mark: f"\\{mark}" for mark in "_%&#$"},
+    }  # fmt: skip
+    if text[:1] in ("+", "-") and text[1:].replace(".", "").isdigit():
+        return f"${text}$"
+    return "".join(marks.get(character, character) for character in text)

@@ -1,0 +1,179 @@
+"""What a run shows while it goes on: a live display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from protea.config.experiment import Experiment
+from protea.config.sections import participants
+from protea.config.units import percent, size
+from protea.config.words import PROTOCOLS
+from protea.federation.jobs import Reply
+from protea.federation.record import Record
+from protea.runs.run import Result
+
+
+class Quiet:
+    """Shows nothing.  Also the frame of the others."""
+
+    def __init__(self, console: Console, title: str, experiment: Experiment) -> None:
+        self.console, self.title, self.experiment, self.rounds = console, title, experiment, experiment.rounds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def reply(self, reply: Reply) -> None: ...
+
+    def record(self, record: Record) -> None: ...
+
+    def complain(self, record: Record) -> None:
+        for why in record.failures.values():
+            self.console.print(
+                f"  left out: {why.strip().splitlines()[0]}", soft_wrap=True, highlight=False, markup=False
+            )
+
+
+class Lines(Quiet):
+    """One line per round, for log files."""
+
+    def __init__(self, console: Console, title: str, experiment: Experiment) -> None:
+        super().__init__(console, title, experiment)
+        self.started = time.perf_counter()
+        self.ends: list[float] = []  # of rounds
+
+    def record(self, record: Record) -> None:
+        self.ends.append(time.perf_counter())
+        passed = self.ends[-1] - self.started
+        # The first round has the start-up in it; from the second on, rounds are timed by themselves.
+        each = (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1) if len(self.ends) > 1 else passed
+        left = each * (self.rounds - record.round)
+        loss = "-" if record.loss is None else f"{record.loss:.3f}"
+        self.console.print(
+            f"{self.title}  round {record.round}/{self.rounds}  loss {loss}  "
+            f"accuracy {percent(record.accuracy)} %  {passed:.0f} s, about {left:.0f} s left",
+            soft_wrap=True,
+            highlight=False,
+        )
+        self.complain(record)
+
+
+class Json(Quiet):
+    """The lines of ``metrics.jsonl`` on standard output."""
+
+    def record(self, record: Record) -> None:
+        for line in record.lines():
+            sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+
+
+class Live(Quiet):
+    """Rounds, clients of the current round, accuracy, and time left."""
+
+    def __init__(self, console: Console, title: str, experiment: Experiment) -> None:
+        super().__init__(console, title, experiment)
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.all = self.progress.add_task(title, total=self.rounds, note="rounds")
+        self.each = self.progress.add_task("  this round", total=jobs(experiment, 1), note="client jobs")
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.update(self.each, visible=False)
+        self.progress.stop()
+
+    def reply(self, reply: Reply) -> None:
+        self.progress.advance(self.each)
+
+    def record(self, record: Record) -> None:
+        note = f"rounds  accuracy {percent(record.accuracy)} %" if record.accuracy is not None else "rounds"
+        self.progress.update(self.all, completed=record.round, note=note)
+        self.progress.reset(self.each, total=jobs(self.experiment, record.round + 1))
+        self.complain(record)
+
+
+COLUMNS = {
+    "own rule": "own rule: as the method answers; by head: by the classifier; clients: own rule, every client once; "
+    "the others every sample once; best: best round by own rule (which).",
+    "ensemble": "ensemble: all clients together on the shared test set, by their own rule.",
+    "server": "server: the server's model on the shared test set.",
+    "up": "up, down: all clients and rounds.",
+}
+
+
+def jobs(experiment: Experiment, round: int) -> int:
+    """How many jobs clients get in a round: to train, and in some rounds to be judged."""
+    settings, taking = experiment.evaluation, participants(experiment.clients, experiment.fraction)
+    judged = experiment.clients if settings.clients == "all" else taking
+    times = settings.due(round, experiment.rounds) + settings.shared_due(round, experiment.rounds)
+    return taking + times * judged
+
+
+def results(console: Console, found: Sequence[Result]) -> None:
+    """The final table: each run by its protocol, and the majority-class predictor on the same split."""
+    table = Table(
+        title=f"Accuracy in % on the clients' own test samples, {PROTOCOLS[found[0].summary['made']['protocol']]}",
+        title_justify="left",
+        box=SIMPLE,
+        padding=0,
+    )
+    table.add_column("method", no_wrap=True)
+    shared = any(result.summary["shared"] for result in found)
+    served = any(result.summary["server"] for result in found)
+    extra = ["ensemble"] * shared + ["server"] * served
+    for name in ("own rule", "by head", "clients", "best", *extra, "up", "down", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for result in found:
+        s: dict[str, Any] = result.summary
+        best = s["protocols"].get("best")
+        highest = f"{percent(best['test']['method']['weighted'])} ({best['rounds'][0]})" if best else "-"
+        rule = s["test"].get("method", {}).get("uniform")
+        head = s["test"].get("head", {}).get("weighted")
+        ensemble = [percent(s["shared"].get("method", {}).get("ensemble"))] * shared
+        server = [percent(s["server"].get("head"))] * served
+        table.add_row(
+            s["method"], percent(s["accuracy"]), percent(head), percent(rule),
+            highest, *ensemble, *server,
+            size(s["bytes_up"]), size(s["bytes_down"]), f"{s['cost']['seconds']:.0f} s",
+        )  # fmt: skip
+    table.add_row("majority", percent(found[0].summary["majority"]))
+    console.print(table)
+    words = [COLUMNS[name] for name in ("own rule", *extra, "up")]
+    console.print("  ".join(words), style="dim", highlight=False)
+    for result in found:
+        for warning in result.summary["warnings"].values():
+            console.print(f"{result.summary['method']}: {warning}", style="yellow", highlight=False)

@@ -1,0 +1,53 @@
+"""``protea report``: runs as one HTML page, and as figures for papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from protea.core.errors import ConfigError
+from protea.core.files import write_text
+from protea.runs.reader import find
+
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories, or folders of runs.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="The page; report.html in the run, or here for several, if not given.", show_default=False),
+]
+Figures = Annotated[
+    Path | None, typer.Option(help="Also write every figure to this folder, for papers.", show_default=False)
+]
+Format = Annotated[Literal["png", "svg", "pdf"], typer.Option("--format", help="Of the figures.")]
+
+
+def report(paths: Runs, out: Out = None, figures: Figures = None, form: Format = "pdf") -> None:
+    """Show runs, ended or not, in one HTML page that works offline."""
+    found = find(paths)
+    target = out or (found[0] / "report.html" if len(found) == 1 else Path("report.html"))
+    write_report(Console(), found, target, figures, form)
+
+
+def write_report(
+    console: Console, runs: list[Path], out: Path | None = None, figures: Path | None = None, form: str = "pdf"
+) -> None:
+    """Write the page, into the first of the runs if not told where to."""
+    # Here, since they take a second to load and no other command needs them.
+    from protea.report.content import content, read
+    from protea.report.page import page
+
+    target = out or runs[0] / "report.html"
+    if not target.parent.is_dir():
+        raise ConfigError(f"{target.parent} is no folder.  Make it first, or choose another --out.")
+    if figures is not None:
+        from protea.report.figures import draw, require
+
+        require()
+    told = content(read(runs), lambda text: console.print(text, soft_wrap=True, highlight=False))
+    write_text(target, page(told))
+    console.print(f"Report: {target}", soft_wrap=True, highlight=False)
+    if figures is not None:
+        for path in draw(told, figures, form):
+            console.print(f"Figure: {path}", soft_wrap=True, highlight=False)

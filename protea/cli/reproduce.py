@@ -1,0 +1,169 @@
+"""``protea reproduce``: a table of a paper, run again beside the paper's numbers."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from protea.cli import display
+from protea.config.sections import participants
+from protea.config.units import size
+from protea.config.words import PROTOCOLS
+from protea.core.errors import ConfigError
+from protea.studies import papers
+from protea.studies.papers import Measure
+from protea.studies.papers.plan import Plan, Planned, Scale, plan
+from protea.studies.reproduce import MEASURES, Results, Screen, costs, lacking, run_all, write
+
+
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="PAPER/TABLE, or PAPER/TABLE/CELL for a part of it; see: protea list tables.", show_default=False
+        ),
+    ],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[A.B=C]...", help="Changes to all runs, such as device=cuda.", show_default=False),
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Fewer rounds than the paper.", show_default=False)] = None,
+    fraction: Annotated[float | None, typer.Option(help="Use this share of the data.", show_default=False)] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs per number; the paper's if not given.", show_default=False)
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Only these rows or methods, such as fedproto,fedtgp@code.", show_default=False)
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Directory of all runs; runs/PAPER-TABLE if not given.", show_default=False)
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the models of finished runs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before starting.")] = False,
+) -> None:
+    """Run a table of a paper again, and show its numbers beside ours.  Called again, it goes on where it was."""
+    preset, cells = papers.find(name)
+    place = out or Path("runs") / preset.name.replace("/", "-")
+    wanted = [each.strip() for each in methods.split(",") if each.strip()]
+    asked = plan(preset, cells, wanted, Scale(rounds, fraction, seeds, tuple(changes or ())), place)
+    console = Console()
+    announce(console, asked)
+    failed: dict[Path, str] = {}
+    if asked.open:
+        estimate(console, asked, keep)
+        if not yes and not agreed():
+            raise SystemExit(1)
+        try:
+            failed = run_all(asked.open, screens(console, len(asked.open)), keep)
+        except KeyboardInterrupt:
+            Console(stderr=True).print("Stopped.  The same command goes on from here.", soft_wrap=True)
+            raise SystemExit(130) from None
+        finally:
+            finish(console, Results(asked, failed), place)
+    else:
+        finish(console, Results(asked, failed), place)
+    if failed:
+        raise SystemExit(1)
+
+
+def announce(console: Console, asked: Plan) -> None:
+    """What will be run, and what cannot be."""
+    preset = asked.preset
+    say(console, f"{preset.name}: {preset.shows}")
+    say(console, preset.paper)
+    warn(console, asked.warning)
+    for name, why in lacking(asked):
+        say(console, f"Not run: {name}.  {why}")
+    if not asked.runs:
+        raise ConfigError(f"Nothing of {preset.name} that was asked for can be run here.")
+    done = len({each.path for each in asked.runs if each.finished})
+    sizes = dict.fromkeys(
+        f"{each.experiment.rounds} x {participants(each.experiment.clients, each.experiment.fraction)}"
+        for each in asked.runs
+    )
+    count = len({each.path for each in asked.runs})
+    say(console, f"Runs: {count} (rounds x clients: {', '.join(sizes)}), {done} finished, {len(asked.open)} to do.")
+
+
+def estimate(console: Console, asked: Plan, keep: bool) -> None:
+    found = costs(asked.open)
+    seconds = sum(cost.seconds for cost in found.values())
+    sizes = [cost.bytes for cost in found.values()]
+    on_disk = sum(sizes) if keep else max(sizes)
+    say(
+        console,
+        f"About {duration(seconds)} here, not counting the server's work and what a method adds to a step, and "
+        f"{size(on_disk)} of models on disk{'' if keep else ' at a time'}.",
+    )
+
+
+def agreed() -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError("There is no terminal to ask on whether to start.  Add --yes.")
+    return typer.confirm("Start?")
+
+
+def screens(console: Console, count: int) -> Screen:
+    """A display for each run, with how many there are."""
+    numbers = itertools.count(1)
+    kind: type[display.Quiet] = display.Live if console.is_terminal else display.Lines
+
+    def screen(each: Planned) -> display.Quiet:
+        return kind(console, f"{next(numbers)}/{count} {each.title}", each.experiment)
+
+    return screen
+
+
+def finish(console: Console, results: Results, place: Path) -> None:
+    """Show both tables and write them, if there is anything to show."""
+    if not results.past:
+        return
+    for measure in results.plan.preset.numbers:
+        how = PROTOCOLS[results.protocol] if measure != "numbers" else "last round"
+        say(console, f"\n{results.plan.preset.name}.  {MEASURES[measure]}, {how}.")
+        warn(console, results.plan.warning)
+        console.print(side_by_side(results, measure))
+    for warning in results.warnings:
+        warn(console, warning)
+    for path, why in results.failed.items():
+        warn(console, f"{path.name} failed: {why}")
+    write(place / "table.md", results)
+    say(console, f"How it was made, all protocols, our choices: {place / 'table.md'}")
+
+
+def side_by_side(results: Results, measure: Measure) -> Table:
+    table = Table(box=SIMPLE, padding=0)
+    for column in ("cell", "row"):
+        table.add_column(column)
+    for column in ("paper", "ours", "difference"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for cell, row, paper, ours in results.pairs(measure):
+        table.add_row(cell, row, paper.text, str(ours), ours.beside(paper))
+    for cell in results.plan.cells if measure == "test" else []:
+        if (majority := results.majority(cell)) is not None:
+            table.add_row(cell, "majority class", "", f"{majority:.2f}", "")
+    return table
+
+
+def duration(seconds: float) -> str:
+    """For people: ``40 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
+    for unit, length, digits in (("days", 86400, 1), ("h", 3600, 1), ("min", 60, 0)):
+        if seconds >= length:
+            return f"{seconds / length:.{digits}f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def say(console: Console, text: str, style: str | None = None) -> None:
+    console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
+
+
+def warn(console: Console, text: str) -> None:
+    if text:
+        say(console, text, "yellow")

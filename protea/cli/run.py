@@ -1,0 +1,155 @@
+"""``protea run`` and ``protea resume``: an experiment from its file to a run directory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from protea.cli import display, trackers
+from protea.cli.report import write_report
+from protea.config.experiment import Experiment, experiment_from_table, load_experiment, method_label
+from protea.config.toml import to_table
+from protea.core.errors import ClientError, ConfigError
+from protea.federation.record import Record
+from protea.runs import checkpoint
+from protea.runs import run as runs
+from protea.runs.directory import RunDirectory
+from protea.runs.environment import run_path
+
+Config = Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)]
+Changes = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[A.B=C]...", help="Changes, such as method.pull=1 seed=2.", show_default=False),
+]
+Log = Annotated[
+    list[str] | None, typer.Option(help="Also log to tensorboard or mlflow.  Repeatable.", show_default=False)
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Write records as JSON lines to standard output.")]
+
+
+def run(
+    config_file: Config,
+    changes: Changes = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory, new; runs/NAME if not given.", show_default=False)
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(help="Run this method too, on the same split.  Repeatable.", show_default=False),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out; start it if there is none.")
+    ] = False,
+    log: Log = None,
+    with_report: Annotated[bool, typer.Option("--report", help="End with a report, as an HTML page.")] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment, and keep its records in a run directory."""
+    trackers.check(log or [])
+    if again and out is None:
+        raise ConfigError(
+            f"--resume does not say which run.  Name its directory: protea run {config_file} --out runs/NAME --resume"
+        )
+    first = load_experiment(config_file, changes or [])
+    experiments = [first, *(with_method(first, name) for name in beside or [])]
+    console, found = Console(stderr=as_json, quiet=quiet), []
+    for index, each in enumerate(experiments):
+        path = run_path(Path("runs"), each) if out is None else out
+        if index and out is not None:
+            path = out.with_name(f"{out.name}-{method_label(each.method)}")
+        with (
+            interruptible(path),
+            screen(console, each, quiet, as_json) as show,
+            trackers.tracked(log or [], each, path, show.record) as record,
+        ):
+            found.append(start(each, path, again, console, show, record))
+    finish(console, found, as_json)
+    if with_report:
+        write_report(console, [result.directory for result in found if result.directory])
+
+
+def resume(
+    directory: Annotated[Path, typer.Argument(help="Run directory.", show_default=False)],
+    log: Log = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a run that was interrupted, from its newest checkpoint."""
+    trackers.check(log or [])
+    console = Console(stderr=as_json, quiet=quiet)
+    stored = RunDirectory.open(directory)
+    if not stored.ended():
+        stored.check()
+    each = load_experiment(directory / "config.toml")
+    with (
+        interruptible(directory),
+        screen(console, each, quiet, as_json) as show,
+        trackers.tracked(log or [], each, directory, show.record) as record,
+    ):
+        result = runs.resume(directory, watch=show.reply, on_round=record)
+    finish(console, [result], as_json)
+
+
+def with_method(base: Experiment, name: str) -> Experiment:
+    """The same experiment with another method at its defaults."""
+    table = {**to_table(base), "method": name}
+    return replace(base, method=experiment_from_table(table, f"--beside {name}").method)
+
+
+def start(
+    each: Experiment, path: Path, again: bool, console: Console, show: display.Quiet, record: Callable[[Record], None]
+) -> runs.Result:
+    """Run it; or ``again``, where it has begun, go on, and where it has ended, say so."""
+    if not again or not (path / "config.toml").is_file():
+        return runs.run(each, path, watch=show.reply, on_round=record)
+    if (result := runs.ended(path, each)) is None:
+        return runs.resume(path, each, watch=show.reply, on_round=record)
+    console.print(f"{path} has ended: there is nothing to continue.", soft_wrap=True, highlight=False)
+    return result
+
+
+def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> display.Quiet:
+    """The display that fits where the output goes."""
+    kind: type[display.Quiet] = display.Live if console.is_terminal else display.Lines
+    if quiet or as_json:
+        kind = display.Json if as_json else display.Quiet
+    return kind(console, method_label(each.method), each)
+
+
+@contextmanager
+def interruptible(directory: Path) -> Iterator[None]:
+    """Ctrl-C, and a client that fails, say how to go on."""
+    try:
+        yield
+    except ClientError as error:
+        raise ClientError(f"{error}\n  What was done so far is in {directory}; protea resume {directory}") from error
+    except KeyboardInterrupt:
+        if (directory / "config.toml").is_file():
+            kept = checkpoint.complete(directory / "checkpoints")
+            where = f"after round {int(kept[-1].name)}" if kept else "from the beginning"
+            Console(stderr=True).print(
+                f"Stopped.  Go on {where}: protea resume {directory}", soft_wrap=True, highlight=False
+            )
+        raise SystemExit(130) from None
+
+
+def finish(console: Console, found: list[Any], as_json: bool) -> None:
+    if as_json:
+        for result in found:
+            sys.stdout.write(
+                json.dumps({"kind": "summary", "directory": str(result.directory), **result.summary}) + "\n"
+            )
+        return
+    display.results(console, found)
+    for result in found:
+        console.print(f"Records of {result.summary['method']}: {result.directory}", soft_wrap=True, highlight=False)

@@ -1,0 +1,277 @@
+"""``protea sweep``: a grid of runs, or a search, that goes on where it stopped."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from protea.cli.compare import table
+from protea.config.units import percent
+from protea.core.errors import ConfigError
+from protea.federation.record import Record
+from protea.runs.compare import compare
+from protea.studies.search import Trial, prepare_search, ranking, search
+from protea.studies.sweep import Entry, Outcome, Source, Sweep, begin, grid, held, play
+
+QUARTERS = 4  # of a run; each is a line in a log file
+SHOWN = 5  # runs at the end of a search
+
+
+def sweep(
+    config_file: Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[A.B=C,D]...",
+            help="Values to combine: method.name=fedproto,fedtgp seed=1..5 fedtgp:method.threshold=10,100.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of the sweep, new or to go on with; runs/FILE-sweep if not given.", show_default=False
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option("--search", min=1, help="Search, by so many runs, what --for names.", show_default=False),
+    ] = None,
+    space: Annotated[
+        list[str] | None,
+        typer.Option("--for", help="training.lr=0.001..0.1, or method.pull=1,10.  Repeatable.", show_default=False),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
+) -> None:
+    """Run all combinations of settings, or search for good ones.  Called again, it goes on."""
+    if trials is None and space:
+        raise ConfigError("--for says what to search, and --search by how many runs.  Add, for example, --search 20.")
+    source, given = Source.load(config_file), arguments or []
+    path = out or Path("runs") / f"{config_file.stem}-sweep"
+    console = Console(quiet=quiet)
+    if trials is None:
+        dimensions = []
+        wanted = Sweep(path, source, given, grid(source, given))
+    else:
+        dimensions = prepare_search(source, given, space or [])
+        wanted = Sweep(path, source, given, [], space)
+        console.print(f"Searching {'; '.join(map(str, dimensions))}.", highlight=False, soft_wrap=True)
+    again = shlex.join(["protea", *sys.argv[1:]])
+    tried: list[Trial] = []
+    try:
+        with held(path):
+            this = begin(wanted)
+            with board(console, trials or len(this.entries), quiet) as shown:
+                if trials is None:
+                    found = [play(path, entry, shown) for entry in this.entries]
+                else:
+                    tried = search(this, dimensions, trials, shown)
+                    found = [outcome for outcome, _ in tried]
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"Stopped.  Go on with: {again}", soft_wrap=True, highlight=False, markup=False)
+        raise SystemExit(130) from None
+    if tried:
+        announce(console, path, source, tried)
+    else:
+        conclude(console, path, found)
+    if failed := {outcome.entry.name: outcome.error for outcome in found if outcome.summary is None}:
+        complain(path, failed, again)
+        raise SystemExit(1)
+
+
+def conclude(console: Console, path: Path, found: list[Outcome]) -> None:
+    """The table of results over seeds, and the command that makes others."""
+    ended = list(dict.fromkeys(path / outcome.entry.name for outcome in found if outcome.summary is not None))
+    if not ended or console.quiet:
+        return
+    try:
+        numbers = compare(ended, anyway=True)
+        console.out(table(numbers), end="", highlight=False)
+        notes, warnings = numbers.notes, numbers.warnings
+    except ConfigError as error:  # the runs share no number
+        notes, warnings = [str(error)], []
+    for note in notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    for warning in warnings:
+        console.print(warning, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"Runs are in {path}.  Compare them: protea compare {path}", highlight=False, soft_wrap=True)
+
+
+def announce(console: Console, path: Path, source: Source, tried: list[Trial]) -> None:
+    """The best runs by validation accuracy; of the best one the test accuracy too, and its settings as a command."""
+    ranked = ranking(tried)
+    if not ranked:
+        return
+    best = ranked[0][0]
+    test = percent(best.summary["accuracy"] if best.summary else None)
+    lines = [f"Best of {len(tried)} runs on validation samples, in %:"]
+    lines += [f"  {percent(value):>5}  {outcome.entry.name}" for outcome, value in ranked[:SHOWN]]
+    lines += [
+        f"Test accuracy of the first: {test} %.  Its settings are in {path / 'best.toml'}; or",
+        f"  {shlex.join(['protea', 'run', str(source.path), *best.entry.changes])}",
+        f"Runs are in {path}.  To choose among them by their test accuracy would flatter the one chosen.",
+    ]
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+
+
+def complain(path: Path, failed: dict[str, str], again: str) -> None:
+    """The errors of runs that failed, on standard error."""
+    console = Console(stderr=True)
+    console.print(f"{len(failed)} failed:", style="bold red", highlight=False)
+    for name, error in failed.items():
+        text = f"  {name}: {brief(error)}"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+    text = f"  All of an error is in {path}/NAME/error.txt.  To try these again: {again}"
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def brief(error: str) -> str:
+    """The line of an error that says most: of a traceback the last one."""
+    lines = error.strip().splitlines()
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
+
+
+class Silent:
+    """Shows nothing, but counts.  Also the frame of the others."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self.console, self.total = console, total
+        self.done = self.failed = 0
+        self.seconds: list[float] = []  # of runs that have ended
+        self.entry: Entry | None = None  # the one that is running
+        self.started = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def start(self, entry: Entry) -> None:
+        self.entry, self.started = entry, time.perf_counter()
+
+    def record(self, record: Record) -> None: ...
+
+    def end(self, outcome: Outcome) -> None:
+        self.entry = None
+        if outcome.summary is None:
+            self.failed += 1
+        else:
+            self.done += 1
+            self.seconds.append(outcome.summary["cost"]["seconds"])
+
+    @property
+    def state(self) -> str:
+        """``3/20 done, 1 failed, about 2 min left``."""
+        parts = [f"{self.done}/{self.total} done"]
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        left = self.left()
+        if left is not None:
+            parts.append(f"about {duration(left)} left")
+        return ", ".join(parts)
+
+    def left(self) -> float | None:
+        """Seconds, as long as the runs so far took; None before the first has ended, and at the end."""
+        count = self.total - self.done - self.failed
+        if not self.seconds or not count:
+            return None
+        each = sum(self.seconds) / len(self.seconds)
+        passed = time.perf_counter() - self.started if self.entry is not None else 0.0
+        return each * (count - 1) + max(each - passed, 0.0)
+
+    def result(self, outcome: Outcome) -> str:
+        """One line on a run that has ended."""
+        if outcome.summary is None:
+            return f"{outcome.entry.name}  failed: {brief(outcome.error)}"
+        summary = outcome.summary
+        return f"{outcome.entry.name}  accuracy {percent(summary['accuracy'])} %  {summary['cost']['seconds']:.0f} s"
+
+
+class Lines(Silent):
+    """A line when a run starts, at its quarters, and when it ends, for log files."""
+
+    def say(self, text: str) -> None:
+        self.console.print(f"{text}  ({self.state})", soft_wrap=True, highlight=False, markup=False)
+
+    def start(self, entry: Entry) -> None:
+        super().start(entry)
+        self.say(f"{entry.name}  starts")
+
+    def record(self, record: Record) -> None:
+        assert self.entry is not None
+        rounds = self.entry.experiment.rounds
+        if record.round < rounds and record.round * QUARTERS // rounds > (record.round - 1) * QUARTERS // rounds:
+            self.say(f"{self.entry.name}  round {record.round}/{rounds}  accuracy {percent(record.accuracy)} %")
+
+    def end(self, outcome: Outcome) -> None:
+        super().end(outcome)
+        self.say(self.result(outcome))
+
+
+class Live(Silent):
+    """Two bars, the sweep's and the run's, below a line for every run that has ended."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        super().__init__(console, total)
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self.all = self.progress.add_task("runs", total=total, note="")
+        self.each = self.progress.add_task("", total=1, note="", visible=False)
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.update(self.each, visible=False)
+        self.progress.stop()
+
+    def start(self, entry: Entry) -> None:
+        super().start(entry)
+        self.progress.reset(
+            self.each, description=f"  {entry.name}", total=entry.experiment.rounds, visible=True, note="rounds"
+        )
+
+    def record(self, record: Record) -> None:
+        note = f"rounds  accuracy {percent(record.accuracy)} %"
+        self.progress.update(self.each, completed=record.round, note=note)
+        self.progress.update(self.all, note=self.state)
+
+    def end(self, outcome: Outcome) -> None:
+        super().end(outcome)
+        self.progress.console.print(self.result(outcome), soft_wrap=True, highlight=False, markup=False)
+        self.progress.update(self.all, completed=self.done + self.failed, note=self.state)
+        self.progress.update(self.each, visible=False)
+
+
+def board(console: Console, total: int, quiet: bool) -> Silent:
+    """The display that fits where the output goes."""
+    if quiet:
+        return Silent(console, total)
+    return (Live if console.is_terminal else Lines)(console, total)
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,153 @@
+"""How to build any client of a run, in any process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from protea.config.families import Member, Models
+from protea.core.augment import Augment
+from protea.core.client import Client
+from protea.core.rng import Streams
+from protea.core.samples import Samples
+from protea.core.server import Server
+from protea.core.split_model import View
+from protea.core.training import Training
+from protea.data import mapped_file, views
+from protea.data.federated import Federated
+from protea.data.texts import Texts
+from protea.models.architectures import parameters as count_parameters
+from protea.models.maker import ModelMaker
+
+
+@dataclass(frozen=True)
+class ClientFactory:
+    """Data, models and training of all clients; call it with a client's number to get the client."""
+
+    source: Federated | Path  # a path: the data lie in a file of the engine's
+    models: Models = field(default_factory=Models)
+    training: Training = field(default_factory=Training)
+    augment: Augment | None = None
+    rounds: int = 1
+    device: str = "cpu"
+    gives_public: bool = True  # public samples to clients, which may be long in the reading
+    gives_test: bool = True  # the shared test set likewise
+
+    @cached_property
+    def data(self) -> Federated:
+        return mapped_file.read(self.source) if isinstance(self.source, Path) else self.source
+
+    @cached_property
+    def make(self) -> ModelMaker:
+        return ModelMaker(self.models, self.data.dataset.shape, self.data.dataset.classes, self.device)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return self.make.members
+
+    def lend(self, folder: Path) -> ClientFactory:
+        """The same recipe for other processes: its data in a file that they map, not copy."""
+        path = folder / "data.safetensors"
+        mapped_file.write(self.data, path)
+        return replace(self, source=path)
+
+    def moved(self, folder: Path) -> ClientFactory:
+        """The same recipe where that file lies in another folder."""
+        assert isinstance(self.source, Path)
+        return replace(self, source=folder / self.source.name)
+
+    def size(self, client: int) -> int:
+        return len(self.data.shares[client].train)
+
+    def describe(self) -> dict[str, Any]:
+        """The first line of a run's metrics: what each client has, in numbers of samples by class."""
+        parameters = self.parameters()
+        counts = {part: self.data.class_counts(part).tolist() for part in ("train", "validation", "test")}
+        clients = [
+            {
+                "client": client,
+                "architecture": self.members[client % len(self.members)].architecture,
+                "parameters": parameters[client % len(self.members)],
+                **{part: rows[client] for part, rows in counts.items()},
+            }
+            for client in range(len(self.data.shares))
+        ]
+        return {"kind": "data", "round": 0, "classes": list(self.data.dataset.names), "clients": clients}
+
+    def parameters(self) -> list[int]:
+        """How many parameters the model of each member has."""
+        found: list[int] = []
+        with torch.random.fork_rng(devices=[]):  # these models are never trained: no draw of theirs may count
+            for index, member in enumerate(self.members):
+                first = self.members.index(member)
+                found.append(found[first] if first < index else sum(count_parameters(self.make(member)).values()))
+        return found
+
+    def __call__(self, id: int, streams: Streams) -> Client:
+        share = self.data.shares[id]
+        with streams.default("model"):
+            model = self.make(self.members[id % len(self.members)])
+        return Client(
+            id=id,
+            model=model,
+            train=self.samples(share.train, model.view),
+            validation=self.samples(share.validation, model.view),
+            test=self.samples(share.test, model.view),
+            public=self.public(model.view) if self.gives_public else None,
+            shared_test=self.shared_test(model.view) if self.gives_test else None,
+            classes=self.data.dataset.classes,
+            dim=self.models.dim,
+            rng=streams,
+            training=self.training,
+            make=self.make,
+            augment=self.augment,
+            device=torch.device(self.device),
+            rounds=self.rounds,
+        )
+
+    def server(self, seed: int, view: View | None = None) -> Server:
+        return Server(
+            classes=self.data.dataset.classes,
+            dim=self.models.dim,
+            rng=Streams(seed).at("server"),
+            public=self.public(view),
+            make=self.make,
+            device=torch.device(self.device),
+            rounds=self.rounds,
+        )
+
+    def samples(self, rows: torch.Tensor, view: View | None = None) -> Samples:
+        return views.samples(self.data.dataset, rows, view, device=self.device)
+
+    def public(self, view: View | None = None) -> Samples | None:
+        """The public samples, once for all clients that see them alike."""
+        return self._common("public", self.data.public, view)
+
+    def shared_test(self, view: View | None = None) -> Samples | None:
+        """The same of the shared test set."""
+        return self._common("test", self.data.test, view)
+
+    def _common(self, name: str, rows: torch.Tensor, view: View | None) -> Samples | None:
+        if not len(rows):
+            return None
+        place = (name, "" if view is None else view.key)
+        if place not in self._seen:
+            self._seen[place] = self.samples(rows, view)
+        return self._seen[place]
+
+    @cached_property
+    def _seen(self) -> dict[tuple[str, str], Samples]:
+        return {}
+
+    def server_view(self, own: bool) -> View | None:
+        """How the server sees texts: as its ``own`` model does, or else as all clients do who see them alike."""
+        if not isinstance(self.data.dataset.x, Texts):
+            return None
+        with torch.random.fork_rng(devices=[]):  # these models are never trained
+            models = [self.make("server")] if own else [self.make(member) for member in dict.fromkeys(self.members)]
+        found = {model.view.key: model.view for model in models if model.view is not None}
+        return next(iter(found.values())) if len(found) == 1 else views.Blank()

@@ -1,1 +1,0 @@
-"""Commands beyond `run`, one file each."""

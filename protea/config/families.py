@@ -1,0 +1,131 @@
+"""Which client has which architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field, PositiveInt
+
+from protea.config.registry import table
+from protea.core.errors import ConfigError, PluginError, nearest
+from protea.core.method import Needs
+
+Adapter = Literal["pool", "linear", "projector"]
+Entry = str | dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Member:
+    """An architecture with its settings, and the hidden layers of its head."""
+
+    architecture: str
+    keywords: Mapping[str, object] = field(default_factory=dict, hash=False)  # dicts have no hash
+    head: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, entry: str | Mapping[str, object]) -> Member:
+        """From an experiment file: a name, or a table of a name, maybe a head, and settings.
+
+        >>> Member.of({"name": "cnn4", "width": 256, "head": [128]})
+        Member(architecture='cnn4', keywords={'width': 256}, head=(128,))
+        """
+        keywords = {"name": entry} if isinstance(entry, str) else dict(entry)
+        name, head = keywords.pop("name", None), keywords.pop("head", ())
+        if not isinstance(name, str):
+            raise ConfigError(f'{entry!r} names no architecture.  Write it as {{ name = "cnn4", ... }}.')
+        if not isinstance(head, list | tuple) or not all(type(width) is int and width > 0 for width in head):
+            raise ConfigError(f"{name}: head is {head!r}, but must list the sizes of hidden layers, as in [256].")
+        if name not in table("architectures") and ":" not in name:
+            raise PluginError(f"{name!r} is not an architecture.  {nearest(name, table('architectures'))}")
+        return cls(name, keywords, tuple(cast(Sequence[int], head)))
+
+
+def _family(names: str, heads: Sequence[tuple[int, ...]] = ((),)) -> tuple[Member, ...]:
+    return tuple(Member(name, head=heads[i % len(heads)]) for i, name in enumerate(names.split()))
+
+
+def _depths(encoder: str) -> tuple[Member, ...]:
+    return tuple(Member(f"hf:{encoder}", {"train_layers": layers}) for layers in (0, 2, 4))
+
+
+_HTFE8 = "cnn4 googlenet mobilenet_v2 resnet18 resnet34 resnet50 resnet101 resnet152"
+_HTC4 = ((), (512,), (256,), (128,))
+
+FAMILIES: Mapping[str, tuple[Member, ...]] = {
+    "tiny5": _family("tiny_mlp tiny_cnn tiny_resnet tiny_separable tiny_mixer"),
+    "htfe2": _family("cnn4 resnet18"),
+    "htfe3": _family("resnet10 resnet18 resnet34"),
+    "htfe4": _family("cnn4 googlenet mobilenet_v2 resnet18"),
+    # As in FedSA's code; its paper gives no list, and HtFLlib's HtFE-img-5 is googlenet,
+    # mobilenet_v2, resnet18, resnet34, resnet50.
+    "htfe5": _family("cnn4 resnet10 resnet18 resnet34 resnet50"),
+    "htfe8": _family(_HTFE8),
+    "htfe9": _family("resnet4 resnet6 resnet8 resnet10 resnet18 resnet34 resnet50 resnet101 resnet152"),
+    "htc4": _family("resnet34 resnet34 resnet34 resnet34", _HTC4),
+    "htfe8-htc4": _family(_HTFE8, _HTC4),
+    "htcnn8": _family("htcnn1 htcnn2 htcnn3 htcnn4 htcnn5 htcnn6 htcnn7 htcnn8"),
+    "fedpagr5": _family("cnn mlp resnet18 googlenet mobilenet_v2"),
+    # FedPAGR's clients of language: one encoder, frozen, or with two or four layers that train.
+    "clinicalbert3": _depths("clinicalbert"),
+    "minilm3": _depths("minilm"),
+    "protonorm4": _family("resnet8 mobilenet_v2 shufflenet_v2_x1_0 efficientnet_b0"),
+}
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of an experiment: a family, or members listed one by one."""
+
+    family: str = "tiny5"
+    members: tuple[Entry, ...] = ()
+    dim: PositiveInt = 512
+    adapter: Adapter = "pool"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # of the projector
+    server: str | None = None  # architecture of a server model, for methods that have one
+    channels_last: Literal["auto", "measure"] | tuple[str, ...] = "auto"  # see docs/performance.md
+
+    @property
+    def which(self) -> str:
+        """The setting that names these models, for messages."""
+        return "models.members" if self.members else f"models.family={self.family}"
+
+    def check(self, needs: Needs, method: str) -> None:
+        """Refuse models that there are not, or that a method with these needs cannot use."""
+        family = members(self)
+        server = None if self.server is None else Member.of(self.server)
+        known = {member.architecture for member in (*family, *((server,) if server else ()))}
+        if not isinstance(self.channels_last, str) and (strange := sorted(set(self.channels_last) - known)):
+            raise ConfigError(
+                f"models.channels_last has {strange[0]!r}, which no model here is.  {nearest(strange[0], known)}"
+            )
+        if needs.server_model and server is None:
+            raise ConfigError(f"{method} needs a model on the server.  Set, for example, models.server=resnet18.")
+        if needs.same_architecture and any(member != family[0] for member in family):
+            raise ConfigError(
+                f"{method} needs models that are all alike; {self.which} has several kinds.  "
+                f"Set models.family to one architecture, such as cnn4."
+            )
+        if needs.same_head and len({member.head for member in family}) > 1:
+            raise ConfigError(
+                f"{method} needs heads that are all alike; {self.which} has heads of different shape.  "
+                f"Use a family that differs in its bodies only, such as htfe8 or tiny5."
+            )
+
+
+def members(family: str | Models, explicit: Sequence[str | Mapping[str, object]] = ()) -> tuple[Member, ...]:
+    """The members of a family, or those listed; a single architecture is a family of one.
+
+    Client ``i`` has member ``i`` modulo their number.
+    """
+    if isinstance(family, Models):
+        return members(family.family, family.members)
+    if explicit:
+        return tuple(Member.of(entry) for entry in explicit)
+    if family in FAMILIES:
+        return FAMILIES[family]
+    if family in table("architectures") or ":" in family:
+        return (Member(family),)
+    known = [*FAMILIES, *table("architectures")]
+    raise PluginError(f"{family!r} is neither a family of models nor an architecture.  {nearest(family, known)}")

@@ -1,0 +1,168 @@
+"""From a name in an experiment file to the class it stands for.
+
+Names are looked up in the built-in table, then among installed entry points (``protea.methods``, ``protea.sources``,
+and so on: one group for each table below), and last as ``package.module:name``.  Nothing is imported before it is asked
+for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from protea.core.errors import PluginError, nearest
+
+BUILT_IN: Mapping[str, Mapping[str, str]] = {
+    "methods": {
+        "local": "protea.methods.local:Local",
+        "fedpagr": "protea.methods.fedpagr:FedPAGR",
+        "fedprotokd": "protea.methods.fedprotokd:FedProtoKD",
+        "protonorm": "protea.methods.protonorm:ProtoNorm",
+        "fedsa": "protea.methods.fedsa:FedSA",
+        "fedtgp": "protea.methods.fedtgp:FedTGP",
+        "fedproto": "protea.methods.fedproto:FedProto",
+        "fedproc": "protea.methods.fedproc:FedProc",
+        "fedpcl": "protea.methods.fedpcl:FedPCL",
+        "fedhp": "protea.methods.fedhp:FedHP",
+        "feddistill": "protea.methods.feddistill:FedDistill",
+        "fedgh": "protea.methods.fedgh:FedGH",
+        "lg_fedavg": "protea.methods.lg_fedavg:LGFedAvg",
+        "fedgen": "protea.methods.fedgen:FedGen",
+        "fml": "protea.methods.fml:FML",
+        "fedkd": "protea.methods.fedkd:FedKD",
+        "fedmd": "protea.methods.fedmd:FedMD",
+        "fedpkd": "protea.methods.fedpkd:FedPKD",
+        "fed2pkd": "protea.methods.fed2pkd:Fed2PKD",
+        "fedavg": "protea.methods.fedavg:FedAvg",
+        "fedprox": "protea.methods.fedprox:FedProx",
+        "feduv": "protea.methods.feduv:FedUV",
+        "fednh": "protea.methods.fednh:FedNH",
+    },
+    "engines": {
+        "inline": "protea.engines.inline:Inline",
+        "processes": "protea.engines.processes.engine:Processes",
+        "ray": "protea.engines.ray.engine:Ray",
+        "flower": "protea.engines.flower.engine:Flower",
+    },
+    "sources": {
+        "digits": "protea.data.sources.digits:Digits",
+        "fashion-mnist": "protea.data.sources.idx:FashionMNIST",
+        "mnist": "protea.data.sources.idx:MNIST",
+        "cifar10": "protea.data.sources.cifar:CIFAR10",
+        "cifar100": "protea.data.sources.cifar:CIFAR100",
+        "tiny-imagenet": "protea.data.sources.tiny_imagenet:TinyImageNet",
+        "flowers102": "protea.data.sources.flowers102:Flowers102",
+        "spiral": "protea.data.sources.spiral:Spiral",
+        "arrays": "protea.data.sources.arrays:Arrays",
+        "npz": "protea.data.sources.npz:Npz",
+        "folder": "protea.data.sources.folder:Folder",
+        "csv": "protea.data.sources.csv_table:Csv",
+        "banking77": "protea.data.sources.public_texts:Banking77",
+        "clinc150": "protea.data.sources.public_texts:Clinc150",
+        "trec": "protea.data.sources.public_texts:Trec",
+        "ohsumed": "protea.data.sources.public_texts:Ohsumed",
+        "mtsamples": "protea.data.sources.public_texts:MTSamples",
+        "mimic-iv-ext-bhc": "protea.data.sources.mimic:MimicBHC",
+    },
+    "optimizers": {
+        "sgd": "protea.core.training:SGD",
+        "adam": "protea.core.training:Adam",
+        "adamw": "protea.core.training:AdamW",
+    },
+    "samplers": {"uniform": "protea.federation.sampling:Uniform"},
+    "filters": {
+        "clip": "protea.filters.clip:Clip",
+        "quantize": "protea.filters.quantize:Quantize",
+    },
+    "rules": {},
+    "metrics": {},
+    "trackers": {
+        "tensorboard": "protea.cli.trackers:TensorBoard",
+        "mlflow": "protea.cli.trackers:MLflow",
+    },
+    "partitions": {
+        "iid": "protea.data.partition.schemes:Iid",
+        "dirichlet": "protea.data.partition.schemes:Dirichlet",
+        "pathological": "protea.data.partition.schemes:Pathological",
+        "shards": "protea.data.partition.schemes:Shards",
+        "quantity": "protea.data.partition.schemes:Quantity",
+        "by-key": "protea.data.partition.schemes:ByKey",
+        "file": "protea.data.partition.file:PartitionFile",
+    },
+    "architectures": {
+        "cnn4": "protea.models.cnn:cnn4",
+        "cnn": "protea.models.cnn:cnn",
+        "htcnn1": "protea.models.cnn:htcnn1",
+        "htcnn2": "protea.models.cnn:htcnn2",
+        "htcnn3": "protea.models.cnn:htcnn3",
+        "htcnn4": "protea.models.cnn:htcnn4",
+        "htcnn5": "protea.models.cnn:htcnn5",
+        "htcnn6": "protea.models.cnn:htcnn6",
+        "htcnn7": "protea.models.cnn:htcnn7",
+        "htcnn8": "protea.models.cnn:htcnn8",
+        "resnet4": "protea.models.resnet:resnet4",
+        "resnet6": "protea.models.resnet:resnet6",
+        "resnet8": "protea.models.resnet:resnet8",
+        "resnet10": "protea.models.resnet:resnet10",
+        "resnet18": "protea.models.resnet:resnet18",
+        "resnet34": "protea.models.resnet:resnet34",
+        "resnet50": "protea.models.resnet:resnet50",
+        "resnet101": "protea.models.resnet:resnet101",
+        "resnet152": "protea.models.resnet:resnet152",
+        "mlp": "protea.models.mlp:mlp",
+        "mlp5": "protea.models.mlp:mlp5",
+        "googlenet": "protea.models.vision:googlenet",
+        "mobilenet_v2": "protea.models.vision:mobilenet_v2",
+        "shufflenet_v2_x1_0": "protea.models.vision:shufflenet_v2_x1_0",
+        "efficientnet_b0": "protea.models.vision:efficientnet_b0",
+        "bag": "protea.models.text:bag",
+        "textcnn": "protea.models.text:textcnn",
+        "bilstm": "protea.models.text:bilstm",
+        "tiny_mlp": "protea.models.tiny:tiny_mlp",
+        "tiny_cnn": "protea.models.tiny:tiny_cnn",
+        "tiny_resnet": "protea.models.tiny:tiny_resnet",
+        "tiny_separable": "protea.models.tiny:tiny_separable",
+        "tiny_mixer": "protea.models.tiny:tiny_mixer",
+    },
+}
+
+
+@cache
+def table(group: str) -> Mapping[str, str]:
+    """All names of a group, each with the ``module:name`` it stands for; built-ins win."""
+    plugged = {point.name: point.value for point in entry_points(group=f"protea.{group}")}
+    return {**plugged, **BUILT_IN[group]}
+
+
+def find(group: str, name: str) -> Any:
+    """The class or function called ``name``; ``package.module:name`` names one that is in no table."""
+    path = table(group).get(name, name)
+    module, _, attribute = path.partition(":")
+    if not module or not attribute or module.startswith("."):
+        raise PluginError(f"{name!r} is not among the {group}.  {nearest(name, table(group))}")
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise PluginError(
+            f"{group} {name!r}: no module {error.name!r} to import.  It is looked for where Python looks; "
+            f"install its package, or set PYTHONPATH to the folder it is in."
+        ) from error
+    except AttributeError as error:
+        hint = "  It is of a script: give it its experiment, protea.resume(directory, experiment)."
+        raise PluginError(
+            f"{group} {name!r}: module {module} has no {attribute!r}.{hint if module == '__main__' else ''}"
+        ) from error
+
+
+def default(group: str, name: str) -> Callable[[], Any]:
+    """A function that makes the plug-in at its default settings; it is imported only then."""
+    return lambda: find(group, name)()
+
+
+def name_of(group: str, kind: type) -> str:
+    """The name under which ``find`` gives ``kind`` back."""
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    return next((name for name, value in table(group).items() if value == path), path)

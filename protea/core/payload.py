@@ -1,0 +1,297 @@
+"""What travels: small frozen dataclasses of tensors, flattened to named tensors and to bytes.
+
+Methods see only the typed form.  Byte counts, checks, engines and files work on the flat
+form.  Only tensors travel: no class names, no code, no pickle.
+
+Nothing that arrives is believed.  Whatever the bytes, what is wrong with them is said by a
+:class:`PayloadError`, and what they make us allocate is bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from protea.core.errors import PayloadError
+
+Named = dict[str, Tensor]
+
+HEADER = 1 << 20  # most bytes of a message's header: names, shapes, and what is said about the tensors
+TENSORS = 10_000  # most in a message
+NAME = 500  # most characters of a name
+AXES = 8  # most of a tensor; torch itself fails on some numbers of them
+EMPTY = 1 << 20  # largest size of a tensor without numbers, where nothing that arrived stands behind a size
+DTYPES = {
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64,
+}  # fmt: skip
+
+
+class Payload:
+    """Base of all that travels.
+
+    A subclass is a frozen dataclass whose fields are tensors, payloads, or mappings of names
+    to either; ``None`` where a field says so.
+    """
+
+    kinds: ClassVar[dict[str, type[Payload]]] = {}  # by class name; what a checkpoint may hold
+
+    def __init_subclass__(cls) -> None:
+        other = Payload.kinds.setdefault(cls.__name__, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f"There is a payload {cls.__name__} already, in {other.__module__}; choose another name.")
+        Payload.kinds[cls.__name__] = cls
+
+    def flat(self) -> Named:
+        """Named tensors, ``{"field.subfield": tensor}``."""
+        return {name: tensor for f in fields(cast(Any, self)) for name, tensor in _flat(f.name, getattr(self, f.name))}
+
+    @classmethod
+    def from_flat(cls, named: Named) -> Self:
+        """The inverse of :meth:`flat`; names that are not declared are refused."""
+        hints = _hints(cast(Any, cls))
+        parts = {f.name: _below(f.name, named) for f in fields(cast(Any, cls))}
+        known = {name for part in parts.values() for name in part.values()}
+        if unknown := named.keys() - known:
+            raise PayloadError(f"{cls.__name__} has no {min(unknown)!r}; it holds {', '.join(parts)}.")
+        return cls(**{
+            name: _build(hints[name], {k: named[v] for k, v in part.items()}, f"{cls.__name__}.{name}")
+            for name, part in parts.items()
+        })  # fmt: skip
+
+    def check(self, classes: int, dim: int) -> None:
+        """Raise :class:`PayloadError` for what no honest sender would send, here or in payloads within."""
+        for f in fields(cast(Any, self)):
+            item = getattr(self, f.name)
+            for inner in item.values() if isinstance(item, Mapping) else [item]:
+                if isinstance(inner, Payload):
+                    inner.check(classes, dim)
+        flat = self.flat()
+        refuse_malformed(flat)
+        for name, tensor in flat.items():
+            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+                raise PayloadError(f"{type(self).__name__}.{name} holds values that are not finite (nan or inf).")
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+P = TypeVar("P", bound=Payload)
+
+
+def pack(payload: Payload | None) -> Named:
+    """Flatten and copy: a payload on its way never shares memory with a live model, nor lies in memory as it does."""
+    if payload is None:
+        return {}
+    if not isinstance(cast(object, payload), Payload):
+        raise PayloadError(f"{type(payload).__name__} cannot travel; a payload is a dataclass derived from Payload.")
+    return {name: as_sent(t.detach().cpu()) for name, t in payload.flat().items()}
+
+
+def as_sent(tensor: Tensor) -> Tensor:
+    """A copy that lies in memory as what comes out of a file: sums may depend on that."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def unpack(kind: type[P], named: Named) -> P | None:
+    """Rebuild a payload of type ``kind``; nothing stands for ``None``."""
+    if named and not issubclass(kind, Payload):
+        raise PayloadError(f"nothing was expected; {some(named)} arrived.")
+    return kind.from_flat(named) if named else None
+
+
+def places_of(wanted: type[Payload], kind: type[Any], named: Named) -> list[str]:
+    """Where in a flattened payload of type ``kind`` there are payloads of type ``wanted``: prefixes of names.
+
+    The prefix of the payload itself is empty.
+    """
+    if not issubclass(kind, Payload):
+        return []
+    if issubclass(kind, wanted):
+        return [""]
+    found = []
+    for name, hint in _hints(cast(Any, kind)).items():
+        below = _below(name, named)
+        if isinstance(get_origin(hint), type) and issubclass(cast(type, get_origin(hint)), Mapping):
+            inner, prefixes = get_args(hint)[1], list(dict.fromkeys(f"{name}.{key.partition('.')[0]}" for key in below))
+        else:  # maybe None as well
+            inner = next(option for option in (*get_args(hint), hint) if option is not type(None))
+            prefixes = [name] if below else []
+        for prefix in prefixes:
+            part = {key: named[full] for key, full in _below(prefix, named).items()}
+            found += [f"{prefix}.{rest}".rstrip(".") for rest in places_of(wanted, inner, part)]
+    return found
+
+
+def held(item: object) -> Iterator[Tensor]:
+    """The tensors of a payload as they are in memory; what travels of them may be less."""
+    if isinstance(item, Tensor):
+        yield item
+    elif isinstance(item, Payload):
+        for field in fields(cast(Any, item)):
+            yield from held(getattr(item, field.name))
+    elif isinstance(item, Mapping):
+        for part in item.values():
+            yield from held(part)
+
+
+def nbytes(named: Named) -> int:
+    """Exact size of the tensors themselves."""
+    return sum(t.numel() * t.element_size() for t in named.values())
+
+
+def halved(named: Named) -> Named:
+    """Floats in half the size, for pictures; not for learning."""
+    return {name: t.half() if t.is_floating_point() else t for name, t in named.items()}
+
+
+def to_bytes(named: Named, **about: object) -> bytes:
+    """One safetensors message; ``about`` is small and plain (JSON)."""
+    return save(named, metadata={"about": json.dumps(about)})
+
+
+def from_bytes(message: bytes, limit: int | None = None) -> tuple[Named, dict[str, Any]]:
+    """The inverse of :func:`to_bytes`; a message of more than ``limit`` bytes is not even looked at.
+
+    What is in ``about`` is plain, and otherwise for the receiver to check.
+    """
+    if limit is not None and len(message) > limit:
+        raise PayloadError(f"a message of {len(message)} bytes arrived; {limit} at most were expected.")
+    named, text = parse(message, "about")
+    refuse_malformed(named)
+    about = parse_json(text)
+    if not isinstance(about, dict):
+        raise PayloadError(f"what is said about the tensors is a {type(about).__name__}, not an object with names.")
+    return named, about
+
+
+def parse(message: bytes, key: str) -> tuple[Named, str]:
+    """The tensors of a safetensors message, and the text under ``key``, all that it may say beside them.
+
+    The header is checked before any tensor is made.  That offsets fit shapes and the message,
+    without gap or overlap, is checked by safetensors.
+    """
+    size = int.from_bytes(message[:8], "little")
+    if len(message) < 8 or size > min(HEADER, len(message) - 8):
+        raise PayloadError(
+            f"{len(message)} bytes with a header of {size} arrived; it has {HEADER} at most, and is whole."
+        )
+    header = parse_json(message[8 : 8 + size])
+    about = header.get("__metadata__") if isinstance(header, dict) else None
+    if not isinstance(about, dict) or about.keys() != {key} or not isinstance(about[key], str):
+        raise PayloadError(f"a message without {key!r} arrived, or with more than that beside its tensors.")
+    if len(header) - 1 > TENSORS:
+        raise PayloadError(f"{len(header) - 1} tensors arrived; a message has {TENSORS} at most.")
+    for name in header:
+        if not 0 < len(name) <= NAME or not name.isprintable():
+            raise PayloadError(
+                f"a tensor has the name {shortened(repr(name))}, not {NAME} printable characters at most."
+            )
+    try:
+        return load(message), about[key]
+    except Exception as error:  # the library has many kinds for what it cannot read, and torch has more
+        raise PayloadError(f"{len(message)} bytes cannot be read as tensors: {shortened(str(error))}") from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text says; a name that occurs twice, which each reader may take otherwise, is refused."""
+    try:
+        return json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        raise PayloadError(f"{len(text)} characters cannot be read as JSON: {shortened(str(error))}") from error
+
+
+def refuse_malformed(named: Named) -> None:
+    """Raise :class:`PayloadError` for tensors that no payload has, and on which torch itself may fail."""
+    for name, tensor in named.items():
+        if tensor.dtype not in DTYPES:
+            raise PayloadError(f"{name!r} is of {tensor.dtype}, which does not travel.")
+        if tensor.ndim > AXES or (not tensor.numel() and max(tensor.shape) > EMPTY):
+            raise PayloadError(
+                f"{name!r} has {tensor.ndim} axes, the longest of {max(tensor.shape)}; {AXES} axes may be, and {EMPTY} "
+                f"along one where the tensor is empty."
+            )
+        if tensor.dtype == torch.bool and (tensor.view(torch.uint8) > 1).any():
+            raise PayloadError(f"{name!r} holds truth values that are neither 0 nor 1.")
+
+
+def refuse_large(named: Named, norm: float) -> None:
+    """Raise :class:`PayloadError` if a row (along the last axis) of floats is longer than ``norm``."""
+    refuse_malformed(named)  # there are floats whose norm torch cannot tell
+    for name, tensor in named.items():
+        if tensor.is_floating_point() and tensor.numel():
+            rows = tensor if tensor.ndim else tensor.reshape(1)
+            longest = float(torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64).max())
+            if longest > norm:  # what is not finite has a message of its own
+                raise PayloadError(
+                    f"{name!r} has a row of norm {longest:.3g}; at most {norm:g} is accepted (limits.norm)."
+                )
+
+
+def some(names: Iterable[str]) -> str:
+    """The first few names, for a message."""
+    known = sorted(names)
+    more = f" and {len(known) - 3} more" if len(known) > 3 else ""
+    return ", ".join(shortened(name if name.isprintable() and name else repr(name)) for name in known[:3]) + more
+
+
+def shortened(text: str) -> str:
+    """For a message: what was sent may be long."""
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _flat(name: str, item: object) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(item, Tensor):
+        yield name, item
+    elif isinstance(item, Payload):
+        yield from ((f"{name}.{inner}", t) for inner, t in item.flat().items())
+    elif isinstance(item, Mapping):
+        for key, value in item.items():
+            yield from _flat(f"{name}.{key}", value)
+    elif item is not None:
+        raise PayloadError(f"{name} is a {type(item).__name__}; only tensors travel.")
+
+
+def _below(name: str, named: Named) -> dict[str, str]:
+    """Names at or below ``name``, each without that prefix."""
+    return {k[len(name) + 1 :]: k for k in named if k == name or k.startswith(f"{name}.")}
+
+
+def _build(hint: Any, part: Named, where: str) -> object:
+    options = [option for option in get_args(hint) if option is not type(None)]
+    if type(None) in get_args(hint):
+        if not part:
+            return None
+        hint = options[0]
+    if hint is Tensor:
+        if part.keys() != {""}:
+            raise PayloadError(f"{where} must be one tensor; found {some(part) or 'nothing'}.")
+        return part[""]
+    if isinstance(get_origin(hint), type) and issubclass(cast(type, get_origin(hint)), Mapping):
+        kind = get_args(hint)[1]
+        if "" in part:
+            raise PayloadError(f"{where} must be tensors with names; found one without.")
+        if kind is Tensor:
+            return dict(part)
+        groups: dict[str, Named] = {}
+        for name, tensor in part.items():
+            key, _, rest = name.partition(".")
+            groups.setdefault(key, {})[rest] = tensor
+        return {key: _build(kind, group, f"{where}.{key}") for key, group in groups.items()}
+    return cast("type[Payload]", hint).from_flat(part)

@@ -1,0 +1,64 @@
+"""How the weights of convolutions lie in memory: as torch has them, or with the channels last.
+
+Which is faster depends on the architecture, and the numbers differ in their last digits.  So ``models.channels_last =
+"auto"`` follows a fixed table, and a file gives the same numbers on every machine.  ``"measure"`` times both ways here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protea.core.devices import threads
+
+# Architectures that train faster with the channels last on a CPU: benchmarks/memory_format.py makes this table.
+CHANNELS_LAST = frozenset(
+    [
+        "cnn",
+        "cnn4",
+        "googlenet",
+        "htcnn1",
+        "htcnn2",
+        "htcnn3",
+        "htcnn4",
+        "htcnn5",
+        "htcnn6",
+        "htcnn7",
+        "htcnn8",
+        "mobilenet_v2",
+    ]
+)
+SMALL = 500  # numbers of an image, below which the question is not worth asking
+GAIN = 1.05  # by which channels last must be faster
+TRIES = 8  # of each way
+LIMIT = 1.0  # seconds of trying, after which two tries are enough
+
+
+def time_both(make: Callable[[bool], nn.Module], x: Tensor, y: Tensor) -> tuple[float, float] | None:
+    """Time a training step in turns: seconds as torch has the weights, and with the channels last.
+
+    ``make(channels_last)`` gives a model.  ``None`` where the model has no convolution.
+    """
+    with threads(1), torch.random.fork_rng(devices=[]):  # nothing of this may change what a run draws
+        models = [make(False), make(True)]
+        if not any(isinstance(part, nn.Conv2d) for part in models[0].modules()):
+            return None
+        seconds: list[list[float]] = [[], []]
+        for model in models:
+            _step(model, x, y)  # the first is slow
+        while len(seconds[0]) < TRIES and not (len(seconds[0]) >= 2 and sum(map(sum, seconds)) > LIMIT):
+            for model, own in zip(models, seconds, strict=True):
+                own.append(_step(model, x, y))
+    return min(seconds[0]), min(seconds[1])  # whatever else goes on here only ever adds
+
+
+def _step(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    started = time.perf_counter()
+    F.cross_entropy(model(x), y).backward()
+    seconds = time.perf_counter() - started
+    model.zero_grad()
+    return seconds

@@ -1,0 +1,107 @@
+"""A partition that was saved as a JSON file: ``partition = { kind = "file", path = "..." }``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+
+from protea.core.errors import ConfigError, DataError
+from protea.data.dataset import Dataset
+from protea.data.federated import Federated
+from protea.data.partition.dealing import Positions
+from protea.data.partition.split import Share
+
+
+@dataclass(frozen=True)
+class Parts:
+    train: list[NonNegativeInt]
+    validation: list[NonNegativeInt]
+    test: list[NonNegativeInt]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the file says; the numbers are rows of the data set, its test part after its training part."""
+
+    format: Literal["protea-partition-1"]
+    samples: PositiveInt
+    clients: list[Parts]
+    public: list[NonNegativeInt]
+    test: list[NonNegativeInt]
+    class_counts: list[list[NonNegativeInt]]
+    made: dict[str, Any] = field(default_factory=dict)
+
+
+def load(path: Path | str, dataset: Dataset) -> Federated:
+    """The federation that ``Federated.save_partition`` wrote, if it is one of this very data set."""
+    stored = read(path, len(dataset))
+    shares = tuple(Share(*map(tensor, (one.train, one.validation, one.test))) for one in stored.clients)
+    federated = Federated(dataset, shares, tensor(stored.public), tensor(stored.test), stored.made)
+    if federated.class_counts().tolist() != stored.class_counts:
+        raise DataError(
+            f"{path}: the clients' class counts are not those it was saved with,\n"
+            f"  so it was made for other data, or for the same in another order."
+        )
+    return federated
+
+
+def read(path: Path | str, samples: int) -> Stored:
+    """The file's content, once it is known to make sense for a data set of so many samples."""
+    try:
+        stored = TypeAdapter(Stored).validate_json(Path(path).read_bytes())
+    except OSError as error:
+        raise DataError(f"The partition file {path} cannot be read: {error.strerror}.") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise DataError(f"{path} is not a partition file of Protea: {where}: {first['msg']}.") from error
+    if stored.samples != samples:
+        raise DataError(f"{path} was made for {stored.samples} samples; this data set has {samples}.")
+    if not stored.clients or not all(one.train for one in stored.clients):
+        raise DataError(f"{path}: every client needs at least one training sample.")
+    own = [row for one in stored.clients for part in (one.train, one.validation, one.test) for row in part]
+    row, times = Counter(own + stored.public).most_common(1)[0]
+    if times > 1:
+        raise DataError(f"{path}: row {row} is given out {times} times; each row can be in one place only.")
+    learned = {row for one in stored.clients for row in one.train + one.validation} | set(stored.public)
+    if leaked := learned & set(stored.test):
+        raise DataError(f"{path}: row {min(leaked)} is both in the global test set and among those to learn from.")
+    if (highest := max(own + stored.public + stored.test)) >= samples:
+        raise DataError(f"{path}: there is no row {highest}; the {samples} rows are 0 to {samples - 1}.")
+    return stored
+
+
+def tensor(rows: list[int]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class PartitionFile:
+    """The partition, split, public set and global test set that the file holds."""
+
+    path: str
+
+    def restore(self, dataset: Dataset, clients: int) -> Federated:
+        federated = load(self.path, dataset)
+        if len(federated.shares) != clients:
+            raise ConfigError(
+                f"{self.path} is for {len(federated.shares)} clients; the experiment has {clients}.\n"
+                f"  Set clients = {len(federated.shares)}."
+            )
+        return federated
+
+    def __call__(
+        self, labels: npt.NDArray[Any], clients: int, seed: int, keys: npt.NDArray[Any] | None = None
+    ) -> list[Positions]:
+        """Each client's rows without regard to what they are for; ``labels`` are those of all rows."""
+        stored = read(self.path, len(labels))
+        if len(stored.clients) != clients:
+            raise ConfigError(f"{self.path} is for {len(stored.clients)} clients.  Set clients to that.")
+        return [np.sort(np.array(one.train + one.validation + one.test, np.int64)) for one in stored.clients]

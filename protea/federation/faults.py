@@ -1,0 +1,31 @@
+"""Clients that stay away or come too late by chance: the faults of an experiment, drawn round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from protea.config.sections import Faults
+from protea.core.rng import Streams
+
+Absence = Literal["dropped out", "late", "quarantined"]
+
+
+def draw_absences(faults: Faults, clients: Sequence[int], count: int, rng: Streams) -> dict[int, Absence]:
+    """Draw who of these clients, of ``count`` in all, is away in a round.
+
+    What happens to one client does not depend on who else takes part.
+    """
+    if faults == Faults():
+        return {}
+    luck = torch.rand(count, generator=rng.generator("faults"), dtype=torch.float64).tolist()
+    found: dict[int, Absence] = {}
+    for client in clients:
+        dropout, late = faults.rates(client)
+        if luck[client] < dropout:
+            found[client] = "dropped out"
+        elif luck[client] < dropout + (1 - dropout) * late:
+            found[client] = "late"
+    return found

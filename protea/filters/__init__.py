@@ -1,0 +1,11 @@
+"""What happens to an upload between a client's pack and the server's aggregate.
+
+    client:  method.local_update -> pack -> filters (in order) -> bytes
+    server:  bytes -> declared? sized? finite? -> filters (reversed) -> method.check -> aggregate
+
+    base.py      what a filter is, and the two ends of the pipeline
+    clip.py      class vectors that are longer than allowed are shortened
+    quantize.py  fewer bytes for each number
+
+To add a filter, write one file here, or one class anywhere, and name it in ``[[filters]]``: docs/extending.md.
+"""

@@ -1,0 +1,59 @@
+"""From the features of a body to the numbers that all clients share, and from these to classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from protea.config.families import Adapter
+
+
+class Pool(nn.Module):
+    """Average pooling to ``dim`` numbers, as in the reference codes; no parameters.
+
+    Fewer features than ``dim`` are repeated, more are averaged over windows that may overlap.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z if z.shape[1] == self.dim else F.adaptive_avg_pool1d(z.unsqueeze(1), self.dim).squeeze(1)
+
+
+class Projector(nn.Module):
+    """FedPAGR's way into the consensus space (its section 3.2): two layers, then unit length."""
+
+    def __init__(self, width: int, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.resize = nn.Identity() if width == dim else nn.Linear(width, dim)
+        self.layers = nn.Sequential(
+            nn.Linear(dim, 2 * dim), nn.LayerNorm(2 * dim), nn.ReLU(), nn.Dropout(dropout),
+            nn.Linear(2 * dim, dim), nn.LayerNorm(dim),
+        )  # fmt: skip
+
+    def forward(self, z: Tensor) -> Tensor:
+        return F.normalize(self.layers(self.resize(z)), dim=1)
+
+
+def make_adapter(kind: Adapter, width: int, dim: int, dropout: float) -> nn.Module:
+    """The way from an architecture's ``width`` features to the ``dim`` shared ones."""
+    if kind == "pool":
+        return Pool(dim)
+    return nn.Linear(width, dim) if kind == "linear" else Projector(width, dim, dropout)
+
+
+def make_head(dim: int, hidden: Sequence[int], classes: int) -> nn.Module:
+    """A linear classifier, after hidden layers if there are any.
+
+    No ReLU follows the last layer: HtFLlib's HtC heads have one there, which cuts scores off at 0.
+    """
+    layers: list[nn.Module] = []
+    for width in hidden:
+        layers += [nn.Linear(dim, width), nn.ReLU()]
+        dim = width
+    last = nn.Linear(dim, classes)
+    return nn.Sequential(*layers, last) if layers else last

@@ -1,0 +1,191 @@
+"""A coordinator's directory.
+
+task.toml        what all parties agree on
+federation.json  where the server is, and who was invited
+keys/            the CA, the server's certificate, the coordinator's signing key; nobody else's business
+bundles/         one file for each site, to be handed over on a safe way
+public.safetensors  inputs that all parties have, for methods that need them
+flower/          state and logs of the SuperLink
+run/             records and checkpoints, as of any run
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from protea.core.errors import ConfigError, nearest
+from protea.core.files import write_bytes, write_json, write_text
+from protea.engines.flower.link import Tls
+from protea.network import task as tasks
+from protea.network.task import Task
+from protea.network.trust import bundles, keys
+
+
+@dataclass(frozen=True)
+class Invited:
+    """A site; its place in the list is its number as a client, so none is ever taken out."""
+
+    name: str
+    key: str | None  # public, PEM
+    removed: bool = False
+
+
+@dataclass(frozen=True)
+class Guests:
+    """``federation.json``."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    host: str  # under which sites reach the server
+    port: int
+    tls: bool
+    sites: tuple[Invited, ...] = ()
+
+
+_GUESTS = TypeAdapter(Guests)
+
+
+class Home:
+    """A coordinator's directory, new or old."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, task: Task, host: str, port: int, tls: bool, public: bytes | None = None) -> Home:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(f"{path} exists and is not an empty directory.  Choose another one.")
+        if tls:
+            keys.refuse_no_host(host)
+        if not 0 < port < 65536:
+            raise ConfigError(f"{port} is no port: 1 to 65535 are.")
+        home = cls(path)
+        (path / "keys").mkdir(parents=True)
+        for folder in (path, path / "keys"):
+            folder.chmod(0o700)  # what sites send is in here too
+        if tls:
+            keys.make_tls(path / "keys", [host, *keys.HERE])
+        keys.write_private(path / "keys" / "coordinator.key", keys.Signer.make())
+        if public is not None:
+            write_bytes(path / "public.safetensors", public)
+        write_text(path / "task.toml", tasks.dump(task))
+        home._write(Guests(host, port, tls))
+        return home
+
+    @classmethod
+    def open(cls, path: Path) -> Home:
+        home = cls(path)
+        if not (path / "federation.json").is_file():
+            raise ConfigError(
+                f"{path} is not a federation's directory: it has no federation.json.  Make one: protea federation init"
+            )
+        home.read()
+        return home
+
+    @property
+    def task(self) -> Task:
+        return tasks.load(self.path / "task.toml")
+
+    @property
+    def guests(self) -> Guests:
+        return self.read()
+
+    def read(self) -> Guests:
+        path = self.path / "federation.json"
+        try:
+            found: Guests = _GUESTS.validate_json(path.read_bytes())
+        except (OSError, ValueError, ValidationError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+        return found
+
+    @property
+    def site_keys(self) -> dict[str, bytes]:
+        """Public keys of the sites that may connect, by name."""
+        return {s.name: s.key.encode() for s in self.guests.sites if s.key is not None and not s.removed}
+
+    @property
+    def signer(self) -> keys.Signer:
+        return keys.Signer((self.path / "keys" / "coordinator.key").read_bytes())
+
+    @property
+    def tls(self) -> Tls | None:
+        folder = self.path / "keys"
+        files = Tls(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+        return files if self.guests.tls else None
+
+    @property
+    def public(self) -> Path | None:
+        path = self.path / "public.safetensors"
+        return path if path.exists() else None
+
+    def invite(self, name: str) -> Path:
+        """Write the bundle for one more site."""
+        guests = self.guests
+        if not re.fullmatch(r"\w[\w.-]{0,63}", name):
+            raise ConfigError(
+                f"{name!r} is no name for a site: use letters, digits, '_', '-' and '.', 64 at most, the last two not "
+                f"at its beginning."
+            )
+        if name.casefold() in [site.name.casefold() for site in guests.sites]:  # not every disk tells A from a
+            raise ConfigError(f"A site {name!r} was invited already.  Choose another name.")
+        private, public = keys.make_site_key() if guests.tls else (None, None)
+        path = self._bundle(guests, name, len(guests.sites), private)
+        site = Invited(name, None if public is None else public.decode())
+        self._write(replace(guests, sites=(*guests.sites, site)))
+        return path
+
+    def renew(self) -> list[Path]:
+        """Write all bundles again, with the task as it is now and the keys as they were.
+
+        The key of a site whose bundle was deleted after it was handed over is not here any more: it gets a new one.
+        """
+        found, guests = [], self.guests
+        for number, site in enumerate(guests.sites):
+            if site.removed:
+                continue
+            old = self.path / "bundles" / f"{site.name}.protea"
+            private = bundles.read(old).get("site.key") if old.exists() else None
+            if guests.tls:
+                private = private or keys.make_site_key()[0]
+                known = replace(site, key=keys.public_of_site(private).decode())
+                guests = replace(guests, sites=(*guests.sites[:number], known, *guests.sites[number + 1 :]))
+            found.append(self._bundle(guests, site.name, number, private))
+        self._write(guests)
+        return found
+
+    def outdated(self) -> list[str]:
+        """Sites whose bundles have another task than there is now."""
+        now, sites = self.task.mark(), [site.name for site in self.guests.sites if not site.removed]
+        places = {name: self.path / "bundles" / f"{name}.protea" for name in sites}
+        tasks_of = {name: bundles.read(path)["task.toml"].decode() for name, path in places.items() if path.exists()}
+        return [name for name, text in tasks_of.items() if tasks.parse(text, name).mark() != now]
+
+    def _bundle(self, guests: Guests, name: str, number: int, private: bytes | None) -> Path:
+        host = f"[{guests.host}]" if ":" in guests.host else guests.host  # IPv6
+        invitation = bundles.Invitation(bundles.FORMAT, name, number, f"{host}:{guests.port}", guests.tls)
+        files = {"task.toml": (self.path / "task.toml").read_bytes(), "coordinator.pub": self.signer.public()}
+        if private is not None:
+            files |= {"ca.crt": (self.path / "keys" / "ca.crt").read_bytes(), "site.key": private}
+        if self.public is not None:
+            files["public.safetensors"] = self.public.read_bytes()
+        (self.path / "bundles").mkdir(exist_ok=True)
+        (self.path / "bundles").chmod(0o700)
+        path = self.path / "bundles" / f"{name}.protea"
+        keys.write_private(path, bundles.pack(invitation, files))
+        return path
+
+    def remove(self, name: str) -> None:
+        """Put a site out; the next round goes without it."""
+        guests = self.guests
+        there = [site.name for site in guests.sites if not site.removed]
+        if name not in there:
+            raise ConfigError(f"There is no site {name!r} in {self.path}.  {nearest(name, there)}")
+        sites = tuple(replace(site, removed=True) if site.name == name else site for site in guests.sites)
+        self._write(replace(guests, sites=sites))
+
+    def _write(self, guests: Guests) -> None:
+        write_json(self.path / "federation.json", asdict(guests))

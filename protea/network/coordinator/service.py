@@ -1,0 +1,292 @@
+"""The rounds, from a coordinator's side: the same loop as everywhere, with sites as clients."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from protea.config.sections import participants
+from protea.config.toml import to_table
+from protea.config.units import in_bytes
+from protea.core.errors import ClientError, ConfigError, PayloadError
+from protea.engines.flower.grid import Carrier, Network, NodeInfo
+from protea.engines.flower.link import Link
+from protea.engines.messages import readable
+from protea.federation.jobs import Reply
+from protea.federation.loop import Federation
+from protea.federation.record import Record
+from protea.network.coordinator.directory import Home, Invited
+from protea.network.coordinator.status import Guest, Show, Status
+from protea.network.public_data import public_samples
+from protea.network.task import new_server
+from protea.network.trust import keys
+from protea.runs import checkpoint
+from protea.runs.directory import RunDirectory
+from protea.runs.environment import environment
+from protea.runs.summary import summary
+
+KEEP = 2  # checkpoints
+PAUSE, LONGEST = 1.0, 60.0  # seconds before a round that too few have answered is begun anew
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Coordinator:
+    """Serves a federation from its directory."""
+
+    def __init__(self, home: Home, show: Show, listen: str | None = None, carrier: Carrier | None = None) -> None:
+        self.home, self.show, self.task, self.carrier = home, show, home.task, carrier
+        guests = home.guests
+        self.listen = listen or ("0.0.0.0" if guests.tls else "127.0.0.1")
+        if not guests.tls and self.listen not in LOOPBACK:
+            raise ConfigError(
+                f"Without TLS, sites are not told apart and anybody can read along: {self.listen} is refused.  "
+                f"Make the federation with protea federation init --tls HOST."
+            )
+        if self.task.method.needs.public_data and home.public is None:
+            raise ConfigError(
+                f"The method needs public data, and {home.path} has no public.safetensors.  "
+                f"Make the federation with protea federation init --public FILE."
+            )
+        self.status = Status(self.task)
+        self.given_up: set[int] = set()  # sites that a round has waited for in vain
+        self.tries = 0  # of a round that too few have answered
+        self.refused: list[int] = []  # sites whose answers could not be used in this try
+        self.refusals: Counter[int] = Counter()  # in tries of a round that came to nothing, which no record tells of
+
+    def serve(self) -> dict[str, Any]:
+        """All rounds that are left; the summary."""
+        directory = self._directory()
+        with directory.held():
+            if directory.ended():
+                return directory.summary() or {}
+            network = Network(
+                self.carrier or self._link(),
+                place=lambda client: client,
+                name=self._who,
+                deadline=self.task.deadline,
+                limit=in_bytes(self.task.limits.upload),
+                sign=self.home.signer,
+                hello={"task": self.task.mark()},
+            )
+            with closing(network):
+                while True:
+                    try:
+                        records = self._rounds(directory, network)
+                        break
+                    except ClientError as error:  # too few have answered
+                        self.tries += 1
+                        self.refusals.update(self.refused)
+                        pause = min(PAUSE * 2 ** min(self.tries, 10), LONGEST)
+                        self._tell(f"{error}  The round is begun anew in {pause:g} s.")
+                        time.sleep(pause)
+                numbers = summary(self.task.method, self.task.evaluation, records, self.task.classes)
+                network.dismiss({"round": self.task.rounds})
+            directory.finish(numbers)
+        self.status.doing = "ended"
+        self._tell("All rounds are done.")
+        return numbers
+
+    def _link(self) -> Link:
+        """A SuperLink, whose certificate has the name under which we ourselves reach it."""
+        home = self.home
+        if home.guests.tls:
+            wide = self.listen in ("0.0.0.0", "::")
+            keys.renew_server(home.path / "keys", [home.guests.host, *keys.HERE, *([] if wide else [self.listen])])
+        return Link(home.path / "flower", self.listen, home.guests.port, home.tls, home.site_keys)
+
+    def _directory(self) -> RunDirectory:
+        """The run, begun or new."""
+        path, settings = self.home.path / "run", self._settings()
+        go_on = f"protea federation serve {self.home.path}"
+        if (path / "config.toml").is_file():
+            run = RunDirectory.open(path)
+            run.check()
+            run.go_on = go_on
+            if {**tomllib.loads((path / "config.toml").read_text("utf-8")), "clients": 0} != {**settings, "clients": 0}:
+                raise ConfigError(
+                    f"task.toml is not as it was when {path} was begun.  Undo the change, or move {path} away to "
+                    f"begin anew; sites then need new bundles: protea federation invite {self.home.path} --renew"
+                )
+            return run
+        if old := self.home.outdated():
+            raise ConfigError(
+                f"task.toml was changed since the bundle of {old[0]} was made.  Make new ones, and hand them over: "
+                f"protea federation invite {self.home.path} --renew"
+            )
+        run = RunDirectory.create(path, tomli_w.dumps(settings), environment("cpu", threads=1))
+        run.go_on = go_on
+        return run
+
+    def _settings(self) -> dict[str, Any]:
+        """The task in the form that reports and comparisons of runs read."""
+        table = {**to_table(self.task), "clients": len(self.home.guests.sites)}
+        table["models"]["family"] = "the sites' own"
+        table["data"] = {"source": "the sites' own data", "partition": "as they have it"}
+        return tomllib.loads(tomli_w.dumps(table))  # as it will be read
+
+    def _rounds(self, directory: RunDirectory, network: Network) -> list[Record]:
+        """Go on from the newest checkpoint to the end."""
+        task, public = self.task, self.home.public
+        loop = Federation(
+            method=task.method,
+            engine=network,
+            server=new_server(task, None if public is None else public_samples(public, task)),
+            clients=len(self.home.guests.sites),
+            rounds=task.rounds,
+            fraction=task.fraction,
+            evaluation=task.evaluation,
+            failures="skip",
+            min_replies=task.quorum,
+            quota="quorum",
+            limits=task.limits,
+            watch=self._heard,
+            roster=lambda: self._roster(loop, network),
+        )
+        start = checkpoint.newest(directory.path / "checkpoints")
+        if start is not None:
+            checkpoint.load(start, loop)
+        with directory.writing():
+            checkpoint.clear(directory.path / "checkpoints", KEEP)
+            directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
+            if start is None:
+                directory.append([self._describe()])
+        records = Record.read(directory.metrics())
+        loop.recall(records)
+        loop.strikes.count.update(self.refusals)
+        self.refused, loop.on_refused = [], self._refuse
+        self.status.round = loop.server.round
+        for record in loop.run():
+            records.append(record)
+            with directory.writing():
+                directory.append(record.lines())
+                checkpoint.save(directory.path / "checkpoints", loop, KEEP)
+            self._note(record)
+        return records
+
+    def _describe(self) -> dict[str, Any]:
+        """The first line of the metrics: what is known of the clients before anything has happened."""
+        nothing = [0] * len(self.task.classes)
+        clients = [
+            {
+                "client": number,
+                "site": site.name,
+                "architecture": "own",
+                "parameters": 0,
+                **dict.fromkeys(("train", "validation", "test"), nothing),
+            }
+            for number, site in enumerate(self.home.guests.sites)
+        ]
+        return {"kind": "data", "round": 0, "classes": list(self.task.classes), "clients": clients}
+
+    def _roster(self, loop: Federation, network: Network) -> list[int]:
+        """The sites of this round.  Sites that are not connected are waited for, but not for ever."""
+        self.status.round = loop.server.round
+        end = time.monotonic() + self.task.patience
+        while True:
+            sites = self._register(network)
+            loop.clients = len(sites)
+            network.meet()
+            out = [number for number in range(len(sites)) if sites[number].removed or loop.strikes.out(number)]
+            here = [number for number in sorted(network.online) if number not in out]
+            self.given_up -= set(here)
+            invited = [number for number in range(len(sites)) if number not in out]
+            missing = [number for number in invited if number not in here and number not in self.given_up]
+            enough = bool(here) and participants(len(here), self.task.fraction) >= self.task.quorum
+            if enough and (not missing or time.monotonic() > end):
+                for number in missing:
+                    self.given_up.add(number)
+                    self._tell(f"{sites[number].name} is not there; rounds go on without it until it comes.")
+                self.status.doing = "training"
+                self._see(network, sites)
+                return here
+            names = ", ".join(sites[number].name for number in invited if number not in here)
+            self.status.doing = (
+                f"waiting for {names or 'sites to be invited'} ({len(here)} of {self.task.quorum} there)"
+            )
+            self._see(network, sites)
+            time.sleep(0.5)
+
+    def _register(self, network: Network) -> tuple[Invited, ...]:
+        """Who is invited now; the server lets just these in."""
+        sites = self.home.guests.sites
+        self._guests(sites)
+        link = network.carrier
+        if isinstance(link, Link) and link.tls is not None and link.keys != self.home.site_keys:
+            link.keys = self.home.site_keys  # a connection that is lost meanwhile is made anew with these
+            with network.connected():
+                link.register(link.keys)
+        self._see(network, sites)
+        return sites
+
+    def _guests(self, sites: Sequence[Invited]) -> None:
+        for site in sites[len(self.status.sites) :]:
+            self.status.sites.append(Guest(site.name))
+        for guest, site in zip(self.status.sites, sites, strict=True):
+            guest.removed = site.removed
+
+    def _see(self, network: Network, sites: Sequence[Invited]) -> None:
+        for number, guest in enumerate(self.status.sites):
+            connected = number in network.online
+            if connected != guest.connected:
+                guest.connected = connected
+                self._tell(f"{guest.name} has {'come' if connected else 'gone'}.")
+        strangers = {node: why for node, (why, _) in network.strangers.items()}
+        for node in strangers.keys() - self.status.strangers.keys():
+            self._tell(f"A node was turned away: {strangers[node]}")
+        self.status.strangers = strangers
+        self._tell()
+
+    def _who(self, node: NodeInfo, about: Mapping[str, Any]) -> int:
+        """The number of the site that a node is."""
+        sites = self.home.guests.sites
+        name, model = about.get("site"), about.get("model")
+        numbers = [number for number, site in enumerate(sites) if site.name == name and not site.removed]
+        if not numbers:
+            raise PayloadError(f"a node says that it is {str(name)[:80]!r}, which was not invited.")
+        key = sites[numbers[0]].key
+        if key is not None and node.public_key != key.encode():
+            raise PayloadError(f"a node says that it is {name!r}, and has another key than that site.")
+        self._guests(sites)
+        self.status.sites[numbers[0]].model = readable(str(model))[:80]
+        return numbers[0]
+
+    def _refuse(self, clients: Sequence[int]) -> None:
+        self.refused = list(clients)
+        for client in clients:
+            self.status.sites[client].refused += 1
+
+    def _heard(self, reply: Reply) -> None:
+        guest = self.status.sites[reply.client]
+        guest.said = "answered" if reply.error is None else reply.error.strip().splitlines()[0][:200]
+        self._tell()
+
+    def _note(self, record: Record) -> None:
+        """What a round gave, for the screen."""
+        self.tries = 0
+        self.refusals.clear()
+        self.status.round, self.status.accuracy = record.round, record.accuracy
+        for line in record.clients:
+            if line.get("test/samples"):
+                self.status.sites[line["client"]].accuracy = line["test/method"] / line["test/samples"]
+        for client, why in record.failures.items():
+            self._tell(f"Left out, {self.status.sites[client].name}: {why.strip().splitlines()[0]}")
+        accuracy = "" if record.accuracy is None else f", accuracy {100 * record.accuracy:.1f} %"
+        took = sum(record.cost.seconds.values())
+        self._tell(
+            f"Round {record.round} of {self.task.rounds}{accuracy}, {len(record.participants)} sites, {took:.1f} s"
+        )
+
+    def _tell(self, news: str | None = None) -> None:
+        self.show(self.status, news)
+
+
+def serve(path: Path, show: Show, listen: str | None = None) -> dict[str, Any]:
+    """Serve the federation in a directory to its end."""
+    return Coordinator(Home.open(path), show, listen).serve()

@@ -1,0 +1,129 @@
+"""One round at a site, with nobody listening: does it work, and what would leave?"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from protea.clients.durable import Station
+from protea.core.errors import ClientError, ConfigError, PayloadError
+from protea.core.method import Upload
+from protea.core.payload import pack
+from protea.core.server import Server
+from protea.engines.messages import job_to_bytes, reply_from_bytes
+from protea.federation.jobs import Job, Reply, Task
+from protea.federation.uploads import checked
+from protea.models.architectures import parameters
+from protea.network.site.directory import Site
+from protea.network.site.service import discreet
+from protea.network.task import started
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """One tensor of a message."""
+
+    task: str
+    name: str
+    shape: str
+    dtype: str
+    bytes: int
+    norms: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What was found."""
+
+    site: str
+    id: int
+    task: str
+    model: str
+    parameters: int
+    train: int
+    validation: int
+    test: int
+    leaving: list[Leaving]
+    sizes: dict[str, int]  # bytes of each message
+    classes: list[str]  # that the site has prototypes of
+    beside: str  # what is said beside the tensors
+
+
+def trial(path: Path) -> Trial:
+    """Train the first round from nothing and evaluate, in a place that is thrown away."""
+    site = Site(path)
+    task = site.task
+    if task.method.needs.public_data and site.bundle.public is None:
+        raise ConfigError("The method needs public data, and the bundle has none.  Ask the coordinator.")
+    worker = site.worker()
+    leaving: list[Leaving] = []
+    sizes: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        station = Station(worker, Path(folder))
+        server = started(task, site.public())
+        server.round = 1
+        asked: list[Task] = ["train", "evaluate"] if site.settings.report else ["train"]
+        for what in asked:
+            job = Job(what, 1, site.id, pack(task.method.broadcast(server, site.id)))
+            found = station.answer(job_to_bytes(job))
+            if (error := reply_from_bytes(found).error) is not None:
+                raise ClientError(f"The trial round failed: {error}")
+            answer = discreet(found)
+            reply = reply_from_bytes(answer)
+            sizes[what] = len(answer)
+            leaving += [describe(what, name, tensor) for name, tensor in sorted(reply.up.items())]
+            if what == "train":
+                trained = reply
+                aggregate_alone(site, server, reply)
+    client = worker.client(site.id)
+    present = present_classes(trained, len(task.classes))
+    return Trial(
+        site=site.name,
+        id=site.id,
+        task=f"{type(task.method).__name__}, {task.rounds} rounds, {len(task.classes)} classes",
+        model=client.model.name,
+        parameters=sum(parameters(client.model).values()),
+        train=len(client.train),
+        validation=len(client.validation or ()),
+        test=len(client.test or ()),
+        leaving=leaving,
+        sizes=sizes,
+        classes=[name for name, there in zip(task.classes, present, strict=True) if there],
+        beside=f"number of training samples ({trained.samples}), mean loss, seconds; and once, at the beginning, the "
+        f"names of the site and of its model ({site.model_name})",
+    )
+
+
+def aggregate_alone(site: Site, server: Server, reply: Reply) -> None:
+    """What the coordinator would do if this site were the only one."""
+    task = site.task
+    try:
+        payload = checked(task.method, server, task.limits, reply)
+    except PayloadError as error:
+        raise ClientError(f"The coordinator would refuse what this site sends: {error}") from error
+    with server.rng.at("round", 1).default("aggregate"):
+        task.method.aggregate(server, [Upload(site.id, payload, reply.samples)])
+
+
+def describe(task: str, name: str, tensor: Tensor) -> Leaving:
+    rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.ndim > 1 else tensor.reshape(1, -1)
+    norms = ""
+    if tensor.is_floating_point() and tensor.numel():
+        lengths = torch.linalg.vector_norm(rows.double(), dim=1)
+        norms = f"{lengths.min():.3g} to {lengths.max():.3g}"
+    shape = " x ".join(map(str, tensor.shape)) or "1"
+    return Leaving(
+        task, name, shape, str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size(), norms
+    )
+
+
+def present_classes(reply: Reply, classes: int) -> list[bool]:
+    """Which classes the upload has prototypes of, as the site's class counts in it say."""
+    for name, tensor in reply.up.items():
+        if name.rpartition(".")[2] == "counts" and tensor.shape == (classes,):
+            return [bool(count > 0) for count in tensor]
+    return [False] * classes

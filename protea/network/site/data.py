@@ -1,0 +1,39 @@
+"""Samples of a site, and those that all parties have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from protea.core.errors import DataError
+from protea.data.dataset import Dataset
+from protea.data.sources.arrays import Arrays
+
+
+def as_dataset(given: Any, names: tuple[str, ...]) -> Dataset:
+    """Arrays ``(x, y)`` or ``(x, y, x_test, y_test)``, a torch data set, or a source such as ``Csv(...)``."""
+    if isinstance(given, Dataset):
+        return given
+    if hasattr(given, "load") and not isinstance(given, torch.utils.data.Dataset):
+        found = given.load()
+        if not isinstance(found, Dataset):
+            raise DataError(f"load() of {type(given).__name__} gives a {type(found).__name__}, not a Dataset.")
+        return found
+    if isinstance(given, tuple):
+        if len(given) not in (2, 4):
+            raise DataError(f"{len(given)} things were returned; expected are x, y, or x, y, x_test, y_test.")
+        x, y, x_test, y_test = (*given, None, None)[:4]
+        return Arrays(x, y, x_test, y_test, names=names).load()
+    return Arrays(given, names=names).load()
+
+
+def with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """The same samples, their labels counted as the task does."""
+    if dataset.names == classes:
+        return dataset
+    place = {name: number for number, name in enumerate(classes)}
+    if unknown := [name for name in dataset.names if name not in place]:
+        raise DataError(f"there are samples of the class {unknown[0]!r}; the task has {', '.join(classes)}.")
+    codes = torch.tensor([place[name] for name in dataset.names])
+    return Dataset(dataset.x, codes[dataset.y], classes, dataset.tests, dataset.keys)

@@ -1,0 +1,252 @@
+"""A site's directory.
+
+site.py      two functions: model() and data()
+site.toml    settings of this site
+bundle/      what the coordinator gave it
+state/       its model and memory after the last rounds; they never leave
+views/       what its model's tokenizer and frozen layers make of its texts; never leaves
+audit.jsonl  every message that left, in one line
+flower/      state and logs of the SuperNode
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import nn
+
+from protea.clients.durable import Station
+from protea.clients.worker import Worker
+from protea.config.families import Member
+from protea.config.sections import Split
+from protea.config.toml import settings_from_table, to_table
+from protea.core.client import Client
+from protea.core.devices import device
+from protea.core.errors import ConfigError, DataError, ProteaError
+from protea.core.rng import Streams
+from protea.core.samples import Samples
+from protea.core.split_model import SplitModel
+from protea.core.training import Training
+from protea.data.dataset import Dataset
+from protea.data.federate import share
+from protea.data.partition.split import Share
+from protea.data.views import refuse_unread, samples
+from protea.models.maker import ModelMaker
+from protea.network.public_data import public_samples
+from protea.network.site.data import as_dataset, with_classes
+from protea.network.task import Task
+from protea.network.trust.bundles import Bundle
+
+MODULE = "protea_site"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``site.toml``."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    threads: PositiveInt = 1  # of torch
+    report: bool = True  # tell the coordinator how accurate this site's model is: counts by class, no samples
+    split: Split = field(default_factory=Split)  # of this site's samples, unless data() gives a test part
+    training: dict[str, Any] = field(default_factory=dict)  # what differs from the task's
+
+
+class Site:
+    """A site's directory, with a bundle in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        for needed in ("site.py", "site.toml"):
+            if not (path / needed).is_file():
+                raise ConfigError(f"{path} is not a site's directory: it has no {needed}.  Make one: protea site init")
+        self.bundle = Bundle(path / "bundle")
+        if not (self.bundle.folder / "bundle.json").is_file():
+            raise ConfigError(
+                f"{path} has no bundle yet.  Give the one that the coordinator sent: protea site check BUNDLE"
+            )
+
+    @cached_property
+    def task(self) -> Task:
+        return self.bundle.task
+
+    @cached_property
+    def settings(self) -> Settings:
+        file = self.path / "site.toml"
+        try:
+            table = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{file} cannot be read: {error}") from error
+        settings: Settings = settings_from_table(Settings, table, str(file))
+        return settings
+
+    @cached_property
+    def training(self) -> Training:
+        """As the task has it, with this site's changes."""
+        table = {**to_table(self.task.training), **self.settings.training}
+        training: Training = settings_from_table(Training, table, str(self.path / "site.toml"), "training")
+        return training
+
+    @cached_property
+    def code(self) -> Any:
+        """The module in ``site.py``."""
+        path = self.path / "site.py"
+        spec = importlib.util.spec_from_file_location(MODULE, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[MODULE] = module
+        folder = str(self.path.absolute())
+        if folder not in sys.path:
+            sys.path.insert(0, folder)  # so that site.py can import what lies beside it
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+        for name in ("model", "data"):
+            if not callable(getattr(module, name, None)):
+                raise ConfigError(f"{path} has no function {name}().  protea site init writes an example of both.")
+        return module
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """What ``data()`` gives, with the classes of the task."""
+        given = self._call("data")
+        try:
+            return with_classes(as_dataset(given, self.task.classes), self.task.classes)
+        except ProteaError as error:
+            raise DataError(f"{self.path / 'site.py'}: data(): {error}") from error
+        except Exception as error:  # a data set of the site's own making is read here
+            raise DataError(f"{self.path / 'site.py'}: data(): {type(error).__name__}: {error}") from error
+
+    @cached_property
+    def share(self) -> Share:
+        dataset, settings = self.dataset, self.settings.split
+        rows = torch.arange(len(dataset) - dataset.tests)
+        if dataset.tests:
+            settings = Split(0.0, settings.validation, settings.stratify, settings.by_key)
+        found = share(rows, dataset, settings, Streams(self.task.seed).at("data", "client", self.id).numpy("split"))
+        if dataset.tests:
+            found = Share(found.train, found.validation, torch.arange(len(dataset) - dataset.tests, len(dataset)))
+        return found
+
+    @property
+    def state(self) -> Path:
+        """The folder of its model and memory, which never leave."""
+        return self.path / "state"
+
+    @property
+    def ended(self) -> Path:
+        """A file that is there once the coordinator has said that all is done."""
+        return self.path / "ended"
+
+    def trained(self) -> SplitModel:
+        """The model after the last round that this site trained in, ready for use."""
+        worker = self.restored()
+        if worker.saved is None or worker.saved.name == "000000":
+            raise ConfigError(f"{self.path} has not trained yet.")
+        return worker.client(self.id).model.eval()
+
+    def restored(self) -> Worker:
+        """A worker whose client is as it was after the last round that this site trained in."""
+        worker = self.worker()
+        worker.saved = Station(worker, self.state).newest(self.id)
+        return worker
+
+    @property
+    def id(self) -> int:
+        return self.bundle.invitation.id
+
+    @property
+    def name(self) -> str:
+        return self.bundle.invitation.site
+
+    @cached_property
+    def model_name(self) -> str:
+        """For the coordinator's tables."""
+        with torch.random.fork_rng(devices=[]):  # this one is never trained
+            return self.model().name
+
+    @cached_property
+    def maker(self) -> ModelMaker:
+        return ModelMaker(self.task.models, self.dataset.shape, len(self.task.classes), self.device)
+
+    @cached_property
+    def device(self) -> str:
+        return device(self.settings.device)
+
+    def model(self) -> SplitModel:
+        """What ``model()`` gives, fitted to the task."""
+        given = self._call("model")
+        if isinstance(given, str):
+            return self.maker(given)
+        if not isinstance(given, nn.Module):
+            raise ConfigError(
+                f"{self.path / 'site.py'}: model() gives a {type(given).__name__}; expected is an nn.Module, or the "
+                f"name of an architecture (protea list architectures)."
+            )
+        return self.maker.split(Member(f"site.py:{type(given).__name__}"), given).to(self.device)
+
+    def public(self) -> Samples | None:
+        path = self.bundle.public
+        return None if path is None else public_samples(path, self.task, self.device)
+
+    def client(self, id: int, streams: Streams) -> Client:
+        """This site as a client."""
+        if id != self.id:
+            raise ProteaError(f"this site is client {self.id}; a job for client {id} came.")
+        dataset, parts = self.dataset, self.share
+        with streams.default("model"):
+            model = self.model()
+        train, validation, test = (
+            samples(dataset, rows, model.view, device=self.device, cache=self.path / "views")
+            for rows in (parts.train, parts.validation, parts.test)
+        )
+        public = self.public()
+        if public is not None:
+            refuse_unread(public.dataset, model.view)  # a federation's public samples are numbers
+        return Client(
+            id=id,
+            model=model,
+            train=train,
+            validation=validation,
+            test=test,
+            public=public,
+            classes=len(self.task.classes),
+            dim=self.task.models.dim,
+            rng=streams,
+            training=self.training,
+            make=self.maker,
+            device=torch.device(self.device),
+            rounds=self.task.rounds,
+        )
+
+    def worker(self) -> Worker:
+        task = self.task
+        return Worker(
+            task.method,
+            self.client,
+            task.seed,
+            self.settings.threads,
+            task.evaluation.local_prototypes,
+            careful=True,
+        )
+
+    def _call(self, name: str) -> Any:
+        function: Callable[..., Any] = getattr(self.code, name)
+        given = {"classes": self.task.classes, "dim": self.task.models.dim}
+        wanted = inspect.signature(function).parameters
+        try:
+            return function(**{key: value for key, value in given.items() if key in wanted})
+        except ProteaError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{self.path / 'site.py'}: {name}() fails: {type(error).__name__}: {error}") from error

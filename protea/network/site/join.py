@@ -1,0 +1,152 @@
+"""A site's processes: a SuperNode that talks to the coordinator, and a client process that trains.
+
+The process that is started by ``protea site join`` watches over the two.  If the client process is
+killed, it is started anew and goes on from what is on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from protea.core.errors import ProteaError
+from protea.core.files import locked
+from protea.engines.flower.node import Node, attend
+from protea.network.site.directory import Site
+from protea.network.site.service import Desk, noted
+
+PATIENCE = 600.0  # seconds that a site tries to be let in
+AGAIN = 3.0  # seconds between tries
+SAID = 2.0  # seconds in which a last answer leaves
+SHORT = 10.0  # seconds: a process that lives no longer than this has a reason that another start will not mend
+TRIES = 3  # of such starts
+
+Tell = Callable[[str], None]
+
+
+def join(path: Path, tell: Tell) -> None:
+    """Take part in a federation until interrupted."""
+    site = Site(path)
+    taken = f"{path} takes part already, in another process.  Stop that one first."
+    with locked(path / ".lock", taken):
+        site.ended.unlink(missing_ok=True)
+        site.restored().client(site.id)  # what is wrong with model, data or state is said now
+        invitation = site.bundle.invitation
+        node = Node(path / "flower", invitation.address, site.bundle.ca, site.bundle.key)
+        client = Process(path, node)
+        tell(f"Site {site.name} connects to {invitation.address}.  Stop with Ctrl-C; nothing is lost.")
+        try:
+            watch(node, client, site, tell)
+        finally:
+            client.stop()
+            node.stop()
+
+
+def watch(node: Node, client: Process, site: Site, tell: Tell) -> None:
+    """Have both processes running, and tell what goes on."""
+    refused: float | None = None  # since when
+    audit, seen, connected = site.path / "audit.jsonl", 0, False
+    if audit.exists():
+        seen = audit.stat().st_size
+    while not site.ended.exists():
+        if not node.program.alive:
+            refuse_for_ever(node.program.said())
+            if refused is None:
+                refused = time.monotonic()
+                tell("The server does not let this site in.  Maybe it does not know its key yet; trying again.")
+            elif time.monotonic() > refused + PATIENCE:
+                raise ProteaError(
+                    f"The server has not let this site in for {PATIENCE:g} s.  It may have been removed from the "
+                    f"federation.  Ask the coordinator.  The SuperNode's words:\n{node.program.said()}"
+                )
+            time.sleep(AGAIN)
+            connected = False
+            node.start()
+        if not client.alive:
+            client.restart(tell)
+        if not connected and "SuperNode ID" in node.program.said(1000):
+            connected, refused = True, None
+            tell("Connected.")
+        if audit.exists() and audit.stat().st_size > seen:
+            with audit.open("rb") as file:
+                file.seek(seen)
+                whole, end, _ = file.read().rpartition(b"\n")  # of what comes after, the end is still to come
+            seen += len(whole + end)
+            for line in noted(whole):
+                tell(f"Sent in round {line['round']}: {line['task']}, {line['bytes']:,} bytes, {line['blake2b']}")
+        time.sleep(0.5)
+    time.sleep(SAID)
+    tell(f"The coordinator has ended the federation.  The trained model is in {site.path / 'state'}.")
+
+
+def refuse_for_ever(log: str) -> None:
+    """Raise if a SuperNode's words give a reason that no other try will mend."""
+    if re.search("certificate.verify.failed|wrong.version.number", log, re.IGNORECASE):  # a lost connection may pass
+        raise ProteaError(
+            "The server's certificate is not one of this federation's: either the bundle is of another federation, or "
+            f"another server answers at that address.  The SuperNode's words:\n{log}"
+        )
+
+
+class Process:
+    """The client process of a site, seen from outside."""
+
+    def __init__(self, path: Path, node: Node) -> None:
+        self.path, self.node, self.short = path, node, 0
+        self.log = path / "flower" / "client.log"
+        self._start()
+
+    def _start(self) -> None:
+        self.started = time.monotonic()
+        code = "import sys; from protea.network.site.join import serve; serve(*sys.argv[1:])"
+        with self.log.open("ab") as log:
+            self.start = log.tell()
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", code, str(self.path), self.node.address, str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def restart(self, tell: Tell) -> None:
+        self.short = self.short + 1 if time.monotonic() < self.started + SHORT else 0
+        with self.log.open("rb") as file:
+            file.seek(self.start)
+            words = "\n".join(file.read().decode(errors="replace").strip().splitlines()[-12:])
+        if self.short >= TRIES:
+            raise ProteaError(f"The client process ends as soon as it is started.  The end of {self.log}:\n{words}")
+        tell(f"The client process ended ({self.process.returncode}); it is started anew.  {words}")
+        self._start()
+
+    def stop(self) -> None:
+        if self.alive:
+            self.process.kill()
+        self.process.wait()
+
+
+def serve(path: str, address: str, parent: str) -> None:
+    """The life of a client process."""
+
+    def end_with_parent() -> None:
+        while os.getppid() == int(parent):
+            time.sleep(0.5)
+        os._exit(0)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    site = Site(Path(path))
+    taken = f"{path} has a client process already, which has not ended yet."
+    with locked(site.path / ".client.lock", taken):
+        desk = Desk(site)
+        desk.station.tidy()
+        attend(address, site.path / "flower", desk.handle)

@@ -1,0 +1,142 @@
+"""What a coordinator gives a site, in one file: where to connect, as whom, whom to trust, and the task."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
+
+from protea.core.errors import ConfigError
+from protea.network import task as tasks
+from protea.network.task import Task
+from protea.network.trust.keys import coordinator_key, public_of_site, refuse_no_certificate, write_private
+
+FILES = {"bundle.json", "task.toml", "coordinator.pub", "ca.crt", "site.key", "public.safetensors"}
+LARGEST = {"public.safetensors": 4 * 2**30}  # bytes of a file in a bundle
+SMALL = 2**20  # of the others
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """``bundle.json``."""
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
+
+    format: int
+    site: str  # its name
+    id: NonNegativeInt  # its number as a client
+    address: str  # host:port of the SuperLink
+    tls: bool
+
+
+_INVITATION = TypeAdapter(Invitation)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle that lies open in a site's directory."""
+
+    folder: Path
+
+    @property
+    def invitation(self) -> Invitation:
+        return read_invitation((self.folder / "bundle.json").read_bytes(), str(self.folder))
+
+    @property
+    def task(self) -> Task:
+        return tasks.load(self.folder / "task.toml")
+
+    @property
+    def coordinator(self) -> bytes:
+        return (self.folder / "coordinator.pub").read_bytes()
+
+    @property
+    def ca(self) -> Path | None:
+        return self.folder / "ca.crt" if self.invitation.tls else None
+
+    @property
+    def key(self) -> Path | None:
+        return self.folder / "site.key" if self.invitation.tls else None
+
+    @property
+    def public(self) -> Path | None:
+        path = self.folder / "public.safetensors"
+        return path if path.exists() else None
+
+
+def pack(invitation: Invitation, files: dict[str, bytes]) -> bytes:
+    """The bundle as bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in {"bundle.json": json.dumps(asdict(invitation), indent=2).encode(), **files}.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def read(path: Path) -> dict[str, bytes]:
+    """The files in a bundle; :class:`ConfigError` for what is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            infos = archive.infolist()
+            names = [info.filename for info in infos]
+            if odd := sorted(set(names) - FILES):
+                raise ConfigError(f"{path} is not a bundle of Protea's: {odd[0]!r} is in it.")
+            large = [info for info in infos if info.file_size > LARGEST.get(info.filename, SMALL)]
+            if large or len(set(names)) < len(names):
+                raise ConfigError(f"{path} is not a bundle of Protea's: a file is in it twice, or too large.")
+            files = {info.filename: archive.read(info) for info in infos}
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # the last: packed as we never do
+        raise ConfigError(f"{path} is not a bundle of Protea's: {error}.") from error
+    invitation = read_invitation(files.get("bundle.json", b""), str(path))
+    needed = {"task.toml", "coordinator.pub"} | ({"ca.crt", "site.key"} if invitation.tls else set())
+    if missing := sorted(needed - files.keys()):
+        raise ConfigError(f"{path} is not whole: {missing[0]} is missing.")
+    check(files, str(path))
+    return files
+
+
+def check(files: dict[str, bytes], where: str) -> None:
+    """:class:`ConfigError` for files that a site could not use, and would find out later."""
+    try:
+        text = files["task.toml"].decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: task.toml is not text: {error}") from error
+    tasks.parse(text, f"{where}: task.toml")
+    try:
+        coordinator_key(files["coordinator.pub"])
+        if "site.key" in files:
+            public_of_site(files["site.key"])
+        if "ca.crt" in files:
+            refuse_no_certificate(files["ca.crt"])
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def unpack(path: Path, folder: Path) -> Bundle:
+    """Open a bundle into a site's directory.  What is not part of one is refused before anything is written."""
+    files = read(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    for name in sorted(files, key=lambda name: (name == "bundle.json", name)):  # that one says that all are there
+        write_private(folder / name, files[name])
+    for name in FILES - files.keys():
+        (folder / name).unlink(missing_ok=True)  # of an earlier bundle
+    return Bundle(folder)
+
+
+def read_invitation(content: bytes, where: str) -> Invitation:
+    try:
+        invitation: Invitation = _INVITATION.validate_json(content)
+    except (ValueError, ValidationError) as error:
+        raise ConfigError(f"{where} is not a bundle of Protea's: bundle.json cannot be read: {error}") from error
+    if invitation.format != FORMAT:
+        raise ConfigError(f"{where} has format {invitation.format}; this version of Protea reads {FORMAT}.")
+    return invitation

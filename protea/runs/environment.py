@@ -1,0 +1,46 @@
+"""What a run was made with, and what its directory is called."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from protea.config import registry
+from protea.config.experiment import Experiment, experiment_to_toml, method_label
+from protea.core.files import fresh
+
+
+def run_path(parent: Path, experiment: Experiment) -> Path:
+    """``runs/digits-fedproto-s1-4f2a``: what was run, and a mark of all its settings."""
+    text = experiment_to_toml(experiment)
+    source = registry.name_of("sources", type(experiment.data.source)).rpartition(":")[2].lower()
+    mark = hashlib.blake2b(text.encode(), digest_size=2).hexdigest()
+    return fresh(parent, f"{source}-{method_label(experiment.method)}-s{experiment.seed}-{mark}")
+
+
+def environment(place: str, threads: int) -> dict[str, Any]:
+    packages = ("protea", "torch", "numpy", "scikit-learn", "safetensors")
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "device": place,
+        "threads": threads,
+        "versions": {name: version(name) for name in packages},
+        "commit": commit(),
+    }
+
+
+def commit() -> str | None:
+    """Of the working tree that this code is in, if it is in one."""
+    try:
+        ask = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+        found = subprocess.run(ask, capture_output=True, text=True, timeout=5, check=False)
+    except OSError:
+        return None
+    return found.stdout.strip() or None

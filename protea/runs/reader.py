@@ -1,0 +1,99 @@
+"""A run as its directory tells it: plain values, read without torch, also while it goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from protea.core.errors import ConfigError
+from protea.runs.directory import RunDirectory
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Past:
+    """One run."""
+
+    path: Path
+    config: dict[str, Any]
+    data: Line  # class names; each client's architecture and class counts
+    rounds: list[Line]
+    clients: list[Line]
+    summary: dict[str, Any] | None  # None until it has ended
+
+    @classmethod
+    def read(cls, path: Path | str) -> Past:
+        run = RunDirectory.open(Path(path))
+        lines: dict[str, list[Line]] = {"data": [], "round": [], "client": []}
+        try:
+            for line in run.metrics():
+                lines[line["kind"]].append(line)
+            config = tomllib.loads((run.path / "config.toml").read_text(encoding="utf-8"))
+            summary = run.summary()
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(f"{path} cannot be read as a run: {error!r}.") from error
+        data = lines["data"][0] if lines["data"] else {"classes": [], "clients": []}
+        return cls(run.path, config, data, lines["round"], lines["client"], summary)
+
+    @property
+    def method(self) -> str:
+        """``fedproto``, ``fedproto@htfllib``: as the run's summary has it."""
+        if self.summary is not None:
+            return str(self.summary["method"])
+        method = self.config["method"]
+        return str(method if isinstance(method, str) else method["name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.get("seed", 1))
+
+    @property
+    def scored(self) -> list[Line]:
+        """The rounds that were evaluated."""
+        return [line for line in self.rounds if line["test"]]
+
+    @cached_property
+    def partition(self) -> str:
+        """A mark of who has which samples: equal for equal splits of the same data."""
+        file = self.path / "partition.json"
+        if not file.exists():
+            return f"of {self.path}"  # a federation over a network: nobody knows
+        content = json.loads(file.read_text(encoding="utf-8"))
+        parts = {name: content[name] for name in ("samples", "clients", "public", "test")}
+        return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def unwell(groups: Mapping[str, Sequence[Past]]) -> list[str]:
+    """What runs warned of at their end: once for each group and kind of doubt, in the words of the first run."""
+    found = []
+    for name, pasts in groups.items():
+        doubts: dict[str, list[Past]] = {}
+        for past in pasts:
+            for kind in (past.summary or {}).get("warnings", {}):
+                doubts.setdefault(kind, []).append(past)
+        for kind, doubtful in doubts.items():
+            seeds = ", ".join(str(past.seed) for past in doubtful)
+            texts = [(past.summary or {})["warnings"][kind] for past in doubtful]
+            whose = "" if len(set(texts)) == 1 else f" (Numbers of seed {doubtful[0].seed}.)"
+            found.append(f"{name}, seed{'s' if len(doubtful) > 1 else ''} {seeds}: {texts[0]}{whose}")
+    return found
+
+
+def find(paths: Iterable[Path | str]) -> list[Path]:
+    """Run directories among the paths and one or two levels below them, each once, in order."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise ConfigError(f"{path} is not a folder.  Give a run directory, or a folder that holds some.")
+        inside = [config.parent for level in ("", "*/", "*/*/") for config in sorted(path.glob(f"{level}config.toml"))]
+        if not inside:
+            raise ConfigError(f"{path} holds no run: there is no config.toml in it or below.")
+        found |= dict.fromkeys(inside)
+    return list(found)

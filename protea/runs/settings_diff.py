@@ -1,0 +1,148 @@
+"""What sets runs apart: their labels, and whether they may stand in one table at all."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from protea.core.errors import ConfigError, nearest
+from protea.runs.reader import Past
+
+# Settings in three groups.  These do not matter: seeds are what means are taken over, the rest moves no number.
+FREE = (
+    "seed", "data.seed", "device", "engine", "checkpoint",
+    "limits", "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.protocol",
+)  # fmt: skip
+# Of the others, these must be the same in one table; all that remain make a row of their own.
+SAME = ("rounds", "clients", "fraction", "data", "evaluation")
+
+
+def settings(past: Past) -> dict[str, Any]:
+    """All that makes a run's numbers but its seed, by name: ``training.lr``."""
+    return {name: value for name, value in flat(past.config).items() if not under(name, FREE)}
+
+
+def labels(pasts: Sequence[Past]) -> list[str]:
+    """Each run's method and what sets it apart: ``fedproto pull=1``.  Runs that differ in their seed have the same.
+
+    The method's own settings are told apart among runs of that method, all others among all runs.  What should be the
+    same is named where it is not as in most; if that is more than one setting, by a number.
+    """
+    tables, usual = [settings(past) for past in pasts], usual_settings(pasts)
+    common = [name for name in differing(tables) if not under(name, ["method"])]
+    found, kinds = [], list[str]()
+    for past, table in zip(pasts, tables, strict=True):
+        alike = [other for run, other in zip(pasts, tables, strict=True) if run.method == past.method]
+        own = [name for name in differing(alike) if under(name, ["method"])]
+        words = [_word(name, table) for name in own + common if name in table and not under(name, SAME)]
+        odd = [name for name in common if under(name, SAME) and _mark(table.get(name)) != _mark(usual.get(name))]
+        if len(odd) > 1:
+            kind = " ".join(_word(name, table) for name in odd)
+            kinds += [kind] if kind not in kinds else []
+            words.append(f"({kinds.index(kind) + 1})")
+        else:
+            words += [_word(name, table) for name in odd]
+        found.append(" ".join([past.method, *words]))
+    return found
+
+
+def _word(name: str, table: Mapping[str, Any]) -> str:
+    return f"{name.removeprefix('method.')}={shown(table.get(name))}"
+
+
+def chosen(pasts: Sequence[Past], where: Sequence[str]) -> list[Past]:
+    """Runs that have all the settings ``a.b=c``, seeds included."""
+    found = list(pasts)
+    for each in where:
+        name, equals, value = each.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"--where {each} names no value.  Write --where setting=value, such as --where rounds=20."
+            )
+        every = [flat(past.config) for past in pasts]
+        if not any(name in table for table in every):
+            raise ConfigError(
+                f"--where {each}: no run has this setting.  {nearest(name, {n for t in every for n in t})}"
+            )
+        found = [past for past in found if shown(flat(past.config).get(name)) == value]
+        if not found:
+            there = sorted({shown(table.get(name)) for table in every})
+            raise ConfigError(f"--where {each} leaves no run.  There is {name}={words_of(there)}.")
+    return found
+
+
+def shown(value: object) -> str:
+    """A setting as one would type it."""
+    if value is None:
+        return "not set"
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def refuse_different(pasts: Sequence[Past]) -> None:
+    """Say which settings differ that should not, between which runs."""
+    tables = [settings(past) for past in pasts]
+    found = []
+    for name in differing(tables):
+        if under(name, SAME):
+            values = [shown(table.get(name)) for table in tables]
+            found.append(f"  {name}: " + who(values, pasts))
+    for seed in sorted({past.seed for past in pasts}):
+        same = [past for past in pasts if past.seed == seed]
+        if not found and len({past.partition for past in same}) > 1:
+            found.append(f"  who has which samples, with seed {seed}: " + who([past.partition for past in same], same))
+    if found:
+        raise ConfigError(
+            "These runs do not compare: their numbers were made in different ways.\n"
+            + "\n".join(found)
+            + "\n  Name runs that agree in this, choose by --where SETTING=VALUE, or mark what differs by --anyway."
+        )
+
+
+def usual_settings(pasts: Sequence[Past]) -> dict[str, Any]:
+    """Of each setting that should be the same, the value that most runs have."""
+    tables = [settings(past) for past in pasts]
+    names = dict.fromkeys(name for table in tables for name in table if under(name, SAME))
+    found = {name: Counter(_mark(table.get(name)) for table in tables).most_common(1)[0][0] for name in names}
+    return {name: json.loads(mark) for name, mark in found.items() if mark != "null"}
+
+
+def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names whose value is not the same in all, in the order in which they appear."""
+    names = dict.fromkeys(name for table in tables for name in table)
+    return [name for name in names if len({_mark(table.get(name)) for table in tables}) > 1]
+
+
+def _mark(value: object) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def flat(table: Mapping[str, Any], mark: str = ".", above: str = "") -> dict[str, Any]:
+    """Nested tables as one, under names such as ``data.split.test``."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, mark, f"{above}{name}{mark}")
+        else:
+            found[f"{above}{name}"] = value
+    return found
+
+
+def under(name: str, groups: Iterable[str]) -> bool:
+    return any(name == group or name.startswith(f"{group}.") for group in groups)
+
+
+def who(values: Sequence[str], pasts: Sequence[Past]) -> str:
+    """``6 in runs/a, runs/b; 30 in runs/c``."""
+    found: dict[str, list[str]] = {}
+    for value, past in zip(values, pasts, strict=True):
+        found.setdefault(value, []).append(str(past.path))
+    return "; ".join(f"{value} in {words_of(paths)}" for value, paths in found.items())
+
+
+def words_of(values: Sequence[object], most: int = 4) -> str:
+    more = f" and {len(values) - most} more" if len(values) > most else ""
+    return ", ".join(map(str, values[:most])) + more

@@ -1,0 +1,71 @@
+"""Signs that a run is not well, said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protea.federation.record import Record
+
+NEAR = 0.01  # of accuracy
+COLLAPSED = 0.01  # distance of global prototypes, as a share of the spread of a client's class
+
+
+def warnings(records: Sequence[Record], majority: float | None, names: Sequence[str]) -> dict[str, str]:
+    """What a careful reader of the records would ask about, by kind of doubt."""
+    scored = [record for record in records if record.test]
+    if not scored:
+        return {}
+    last = scored[-1]
+    found = {
+        "at majority": at_majority(last, majority),
+        "never answered": nobody_answers(last, names),
+        "collapsed": collapsed(last),
+        **{f"server {name}": doubt for name, doubt in not_falling(records).items()},
+    }
+    return {kind: warning for kind, warning in found.items() if warning is not None}
+
+
+def at_majority(last: Record, majority: float | None) -> str | None:
+    accuracy = last.accuracy
+    if majority is None or accuracy is None or accuracy > majority + NEAR:
+        return None
+    return (
+        f"Accuracy in round {last.round} is {accuracy:.1%}; always answering a client's commonest class has "
+        f"{majority:.1%}.  Nothing was learned beyond that: try more rounds, another training.lr, or look at the "
+        f"accuracy by head."
+    )
+
+
+def nobody_answers(last: Record, names: Sequence[str]) -> str | None:
+    if not last.classes:
+        return None
+    pairs = zip(last.classes["samples"], last.classes["answers"], strict=True)
+    missing = [names[c] for c, (samples, answers) in enumerate(pairs) if samples and not answers]
+    if not missing:
+        return None
+    shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+    return f"In round {last.round} no client answered {shown}, though there are test samples of it."
+
+
+def collapsed(last: Record) -> str | None:
+    lie = last.geometry
+    if lie is None or lie.apart is None or lie.intra is None or lie.apart > COLLAPSED * lie.intra:
+        return None
+    return (
+        f"Global prototypes lie at one point: none is more than {lie.apart:.2g} from the first, where samples of a "
+        f"class are {lie.intra:.2g} from their prototype."
+    )
+
+
+def not_falling(records: Sequence[Record]) -> dict[str, str]:
+    """Losses of the server that are no lower at the end than in the round they first appeared in."""
+    found = {}
+    for name, now in records[-1].values.items():
+        if now is None:
+            found[name] = f"The server's {name} is not a number: it has diverged.  Try a smaller learning rate there."
+        values = [value for record in records if (value := record.values.get(name)) is not None]
+        if now is not None and "loss" in name and len(values) >= 5 and values[-1] >= values[0]:
+            found[name] = (
+                f"The server's {name} did not fall: {values[0]:.3g} at first, {values[-1]:.3g} in the last round."
+            )
+    return found

@@ -1,0 +1,195 @@
+"""What there is to run for a table of a paper, at full size or smaller."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from protea.config.experiment import Experiment, method_label
+from protea.config.registry import name_of
+from protea.config.sections import Evaluation
+from protea.config.toml import to_table
+from protea.core.errors import ConfigError, nearest
+from protea.studies.papers import Preset
+
+PLACE = ("engine", "device", "checkpoint")  # settings that say where and how, not what
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How a table is made smaller than the paper's, and what else is changed in it."""
+
+    rounds: int | None = None
+    fraction: float | None = None  # of the data
+    seeds: int | None = None
+    changes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise ConfigError(f"--fraction is {self.fraction}; it is a share of the data, above 0 and at most 1.")
+        for name, value in (("rounds", self.rounds), ("seeds", self.seeds)):
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name} is {value}; it must be 1 or more.")
+        for change in self.changes:
+            if change.partition("=")[0].partition(".")[0] in ("method", "seed"):
+                raise ConfigError(
+                    f"{change} would make all rows or seeds of the table alike.  Choose rows by --methods "
+                    f"(variants too: --methods fedtgp@code), and the number of seeds by --seeds."
+                )
+
+    def of(self, full: Experiment) -> Experiment:
+        """The experiment in small.  Evaluations and public samples become fewer with rounds and data."""
+        rounds, data = min(self.rounds or full.rounds, full.rounds), full.data
+        if self.fraction is not None and self.fraction < 1:
+            samples = max(1, round(self.fraction * pool(data.source, data.pool)))
+            data = replace(data, samples=samples, public=round(self.fraction * data.public))
+        return replace(full, rounds=rounds, data=data, evaluation=closer(full.evaluation, rounds / full.rounds))
+
+    def label(self, preset: Preset, full: Iterable[Experiment]) -> str:
+        """What is smaller than in the paper; empty if nothing is."""
+        found = []
+        if longer := sorted({each.rounds for each in full if each.rounds > (self.rounds or each.rounds)}):
+            found.append(f"{self.rounds} of {' or '.join(map(str, longer))} rounds")
+        if self.fraction is not None and self.fraction < 1:
+            found.append(f"{100 * self.fraction:g} % of the data")
+        if self.seeds is not None and self.seeds < preset.seeds:
+            found.append(f"{self.seeds} of {preset.seeds} seeds")
+        return ", ".join(found)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a table.  Equal experiments have the same directory, so they run once."""
+
+    cell: str
+    row: str
+    seed: int
+    experiment: Experiment
+    path: Path
+
+    @property
+    def title(self) -> str:
+        return f"{self.row}, {self.cell}, seed {self.seed}"
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "summary.json").is_file()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of a table that is asked for."""
+
+    preset: Preset
+    cells: Sequence[str]
+    rows: Sequence[str]
+    runs: Sequence[Planned]
+    lacking: dict[tuple[str, str], str]  # by cell and row, why it cannot be run here
+    warning: str  # how this is not the paper's setting; empty if it is
+
+    @property
+    def open(self) -> list[Planned]:
+        """What is still to do, each directory once."""
+        return list({each.path: each for each in self.runs if not each.finished}.values())
+
+
+def plan(preset: Preset, cells: Sequence[str], methods: Sequence[str], scale: Scale, out: Path) -> Plan:
+    """Check all experiments; nothing is trained, and data are read only to take a share of them."""
+    chosen, lacking = chosen_runs(preset, cells, methods), {}
+    full: dict[tuple[str, str], Experiment] = {}
+    for (cell, row), variant in chosen.items():
+        if (why := preset.lacking(cell, row)) is not None:
+            lacking[cell, row] = why
+        else:
+            full[cell, row] = preset.experiment(cell, row, scale.changes, variant)
+    refuse_missing(full.values())
+    runs = []
+    for (cell, row), each in full.items():
+        small = scale.of(each)
+        for seed in range(1, (scale.seeds or preset.seeds) + 1):
+            one = replace(small, seed=seed)
+            runs.append(Planned(cell, row, seed, one, out / directory(one)))
+    paper = (preset.experiment(cell, row) for cell, row in full)
+    return Plan(
+        preset=preset,
+        cells=[cell for cell in cells if any(cell == at for at, _ in chosen)],
+        rows=[row for row in preset.rows if any(row == at for _, at in chosen)],
+        runs=runs,
+        lacking=lacking,
+        warning=warning(scale.label(preset, paper), scale.changes, [name for name in methods if "@" in name]),
+    )
+
+
+def warning(label: str, changes: Sequence[str], variants: Sequence[str]) -> str:
+    """How a table differs from the paper's.  Where and by how many workers it runs is no difference."""
+    parts = [f"Scaled down: {label}."] if label else []
+    changed = [change for change in changes if change.partition("=")[0].partition(".")[0] not in PLACE]
+    parts += [f"Changed: {', '.join([*changed, *variants])}."] if changed or variants else []
+    return " ".join([*parts, "Not the paper's setting: the numbers do not compare."]) if parts else ""
+
+
+def chosen_runs(preset: Preset, cells: Sequence[str], methods: Sequence[str]) -> dict[tuple[str, str], str | None]:
+    """Cells and rows whose row or method is among those named, with its variant if that is; all, if none is named."""
+    every = [(cell, row) for cell in cells for row in preset.rows]
+    if not methods:
+        return dict.fromkeys(every)
+    wanted = {name.partition("@")[0].lower(): name.partition("@")[2] for name in methods}
+    if len(wanted) < len(methods):
+        raise ConfigError("--methods names a row twice.  Run the other variant with another --out.")
+    found: dict[tuple[str, str], str | None] = {}
+    known: set[str] = set()
+    for cell, row in every:
+        needy = any(word in preset.needs for word in (*cell.split("/"), row))
+        method = "" if needy else preset.method(cell, row)
+        for key in (row.lower(), method):
+            known.add(key)
+            if key in wanted:
+                found[cell, row] = f"{method.partition('@')[0]}@{wanted[key]}" if wanted[key] else None
+    if unknown := wanted.keys() - known:
+        name = min(unknown)
+        raise ConfigError(f"{preset.name} has no row or method {name!r}.  {nearest(name, filter(None, known))}")
+    return found
+
+
+def refuse_missing(experiments: Iterable[Experiment]) -> None:
+    """Name all data sets that are not on this machine, and how to get them."""
+    lacking = {}
+    for each in experiments:
+        files = getattr(each.data.source, "files", None)
+        if files is not None and files.there() is None:
+            lacking[name_of("sources", type(each.data.source))] = files
+    if lacking:
+        lines = [
+            f"  {name}: python -c \"from protea.config.registry import find; find('sources', '{name}').files.find()\"\n"
+            f"    or put {', '.join(files.files)} into {files.places[0]}"
+            for name, files in lacking.items()
+        ]
+        raise ConfigError("Data are not on this machine.  This downloads them from their authors:\n" + "\n".join(lines))
+
+
+def closer(evaluation: Evaluation, part: float) -> Evaluation:
+    """As many evaluations in a run that is shorter."""
+    shared = evaluation.shared if isinstance(evaluation.shared, str) else max(1, round(evaluation.shared * part))
+    return replace(evaluation, every=max(1, round(evaluation.every * part)), shared=shared)
+
+
+@cache
+def pool(source: Any, which: str) -> int:
+    """How many samples a source has to deal out."""
+    data = source.load()
+    return len(data) - (data.tests if which == "train" else 0)
+
+
+def directory(experiment: Experiment) -> str:
+    """``cifar10-fedtgp-s1-4f2a9c1e``: equal for equal experiments, wherever in a table they stand."""
+    source = name_of("sources", type(experiment.data.source)).rpartition(":")[2].lower()
+    table = to_table(experiment)
+    del table["checkpoint"]  # it changes no number, and of the engine only threads do
+    text = json.dumps({**table, "engine": experiment.engine.threads}, sort_keys=True)
+    mark = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return f"{source}-{method_label(experiment.method)}-s{experiment.seed}-{mark}"

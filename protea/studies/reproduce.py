@@ -1,0 +1,270 @@
+"""A table of a paper run again: what it costs, the runs one after another, and both tables side by side."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from protea.cli.display import Quiet
+from protea.config.experiment import Experiment, experiment_to_toml
+from protea.config.units import size
+from protea.config.words import PROTOCOLS, Protocol
+from protea.core.errors import ClientError
+from protea.core.files import write_text
+from protea.core.rng import Streams
+from protea.methods.local import Local
+from protea.models.architectures import parameters
+from protea.runs import run
+from protea.runs.reader import Line, Past, unwell
+from protea.runs.setup import prepare
+from protea.studies import preview
+from protea.studies.papers import Measure, Number
+from protea.studies.papers.plan import Plan, Planned
+
+MEASURES: dict[Measure, str] = {
+    "test": "Accuracy in % on the clients' own test samples, every sample counting once",
+    "ensemble": "Accuracy in % of all clients together on the shared test set",
+    "server": "Accuracy in % of the server's model on the shared test set",
+    "numbers": "Millions of numbers that travel in a round",
+}
+Screen = Callable[[Planned], AbstractContextManager[Quiet]]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run: seconds of training and evaluation, and bytes of its checkpoints."""
+
+    seconds: float
+    bytes: int
+
+
+def costs(runs: Sequence[Planned]) -> dict[Path, Cost]:
+    """About what each run takes.  Runs that differ in method and seed alone are looked at once."""
+    known: dict[str, Cost] = {}
+    found = {}
+    for each in runs:
+        common = replace(each.experiment, method=Local(), seed=1)
+        key = experiment_to_toml(common)
+        if key not in known:
+            known[key] = cost(common)
+        found[each.path] = known[key]
+    return found
+
+
+def cost(each: Experiment) -> Cost:
+    recipe = prepare(each)
+    with Streams(each.seed).default("preview"):
+        models = [recipe.make(member) for member in recipe.members]
+    sizes = [4 * sum(parameters(model).values()) for model in models]
+    seconds = each.rounds * preview.seconds(each, recipe, models)
+    models_of_all = sum(sizes[client % len(sizes)] for client in range(each.clients))
+    return Cost(seconds, each.checkpoint.keep * models_of_all)
+
+
+def run_all(runs: Sequence[Planned], screen: Screen, keep: bool = False) -> dict[Path, str]:
+    """Run what is not finished, go on with what was interrupted; a run that fails does not stop the others.
+
+    The models of a finished run are removed unless they are to be kept: a table of large models
+    would fill the disk.  The answer is why runs failed, by directory.
+    """
+    failed = {}
+    for each in runs:
+        try:
+            with screen(each) as show:
+                if (each.path / "config.toml").is_file():
+                    run.resume(each.path, watch=show.reply, on_round=show.record)
+                else:
+                    run.run(each.experiment, each.path, watch=show.reply, on_round=show.record)
+        except ClientError as error:
+            failed[each.path] = str(error).splitlines()[0]
+            continue
+        if not keep:
+            shutil.rmtree(each.path / "checkpoints")
+    return failed
+
+
+# From runs to numbers
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Our number beside one of the paper's: a value for each seed that has finished."""
+
+    values: Sequence[float]
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.values) if self.values else None
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return "-"
+        deviation = f"±{statistics.pstdev(self.values):.2f}" if len(self.values) > 1 else ""
+        return f"{self.mean:.2f}{deviation}"
+
+    def beside(self, paper: Number) -> str:
+        """``+0.12``: by how much ours is higher."""
+        return "-" if self.mean is None or paper.mean is None else f"{self.mean - paper.mean:+.2f}"
+
+
+def value(past: Past, measure: Measure, protocol: str, rule: str = "method") -> float | None:
+    """A run's number; None where it has none of the kind."""
+    if measure == "numbers":
+        last = past.rounds[-1]
+        return float(last["bytes_up"] + last["bytes_down"]) / 4e6
+    if measure == "test":
+        reported = (past.summary or {}).get("protocols", {}).get(protocol)
+        score = reported["test"].get(rule) if reported else None
+        return None if score is None else 100 * float(score["weighted"])
+    found = [score for line in past.rounds if (score := shared_accuracy(line, measure, rule)) is not None]
+    if not found or protocol == "validation":
+        return None
+    if protocol == "best":
+        return 100 * max(found)
+    return 100 * statistics.fmean(found[-5:] if protocol == "last5" else found[-1:])
+
+
+def shared_accuracy(line: Line, measure: Measure, rule: str) -> float | None:
+    """Of the server's model by its head, or of all clients together; None in rounds without."""
+    found = line["server"].get("head") if measure == "server" else line["shared"].get(rule, {}).get("ensemble")
+    return None if found is None else float(found)
+
+
+class Results:
+    """The finished runs of a plan, read once."""
+
+    def __init__(self, plan: Plan, failed: dict[Path, str]) -> None:
+        self.plan, self.failed = plan, failed
+        self.past = {each.path: Past.read(each.path) for each in plan.runs if each.finished}
+
+    @property
+    def protocol(self) -> str:
+        return self.plan.runs[0].experiment.evaluation.protocol if self.plan.runs else "final"
+
+    def of(self, cell: str, row: str) -> list[tuple[Planned, Past]]:
+        runs = (each for each in self.plan.runs if (each.cell, each.row) == (cell, row))
+        return [(each, self.past[each.path]) for each in runs if each.path in self.past]
+
+    def ours(self, cell: str, row: str, measure: Measure, protocol: str | None = None, rule: str = "method") -> Ours:
+        found = (value(past, measure, protocol or self.protocol, rule) for _, past in self.of(cell, row))
+        return Ours([each for each in found if each is not None])
+
+    def pairs(self, measure: Measure) -> list[tuple[str, str, Number, Ours]]:
+        """Cell, row, the paper's number and ours, column by column."""
+        rows = self.plan.preset.numbers[measure]
+        return [
+            (cell, row, rows[row][cell], self.ours(cell, row, measure))
+            for cell in self.plan.cells
+            for row in self.plan.rows
+            if row in rows
+        ]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What runs warned of at their end, once for each place of the table."""
+        places = dict.fromkeys((each.cell, each.row) for each in self.plan.runs)
+        return unwell({f"{row}, {cell}": [past for _, past in self.of(cell, row)] for cell, row in places})
+
+    def majority(self, cell: str) -> float | None:
+        """Accuracy of always answering a client's commonest class."""
+        runs = (past.summary for row in self.plan.rows for _, past in self.of(cell, row))
+        found: list[float] = [one["majority"] for one in runs if one and one["majority"] is not None]
+        return 100 * found[0] if found else None
+
+
+# The file
+
+
+def write(path: Path, results: Results) -> None:
+    """``table.md``: both tables, how ours was made, every run by every protocol, choices and notes."""
+    plan, preset = results.plan, results.plan.preset
+    text = [f"# {preset.name}: {preset.shows}"]
+    text += [f"**{plan.warning}**"] if plan.warning else []
+    text += [preset.paper + ".", made(results)]
+    for measure in preset.numbers:
+        text += [f"## {MEASURES[measure]}", "Paper / ours (difference)", beside(results, measure)]
+    text += ["## Every run, by every protocol", EVERY, every_run(results)]
+    text += section("Runs that look unwell", results.warnings)
+    text += section("Failed", [f"{path.name}: {why}" for path, why in results.failed.items()])
+    reasons = dict.fromkeys(f"{name}: {why}" for name, why in lacking(plan))
+    text += section("Not run", list(reasons))
+    text += section("Where the paper is silent or was not followed", preset.choices)
+    text += section("What does not agree within the paper", preset.notes)
+    write_text(path, "\n\n".join(text) + "\n")
+
+
+EVERY = (
+    "By each method's own rule on the clients' own test samples, unless the column says otherwise; `last5` is the mean "
+    "of the last five evaluations, or of as many as there were. Other rules are in the round of the table's protocol."
+)
+
+
+def made(results: Results) -> str:
+    done = sum(each.finished for each in results.plan.runs)
+    seeds = sorted({each.seed for each in results.plan.runs})
+    over = f"seed {seeds[0]} alone" if len(seeds) == 1 else f"mean and population deviation over {len(seeds)} seeds"
+    return (
+        f"Ours: {PROTOCOLS[results.protocol]}; by each method's own rule; {over}; "
+        f"{done} of {len(results.plan.runs)} runs have finished."
+    )
+
+
+def beside(results: Results, measure: Measure) -> str:
+    """The paper's layout, with both numbers in each place."""
+    plan = results.plan
+    cells: dict[str, list[str]] = {}
+    for _, row, paper, ours in results.pairs(measure):
+        cells.setdefault(row, []).append(f"{paper.text} / {ours} ({ours.beside(paper)})")
+    lines = [[row, *found] for row, found in cells.items()]
+    if measure == "test":
+        majority = [results.majority(cell) for cell in plan.cells]
+        lines.append(["majority class", *("-" if m is None else f"- / {m:.2f} (-)" for m in majority)])
+    return markdown(["", *plan.cells], lines)
+
+
+def every_run(results: Results) -> str:
+    others: list[Measure] = [m for m in results.plan.preset.numbers if m != "test"]
+    protocols = [name for name in get_args(Protocol) if name != "validation"]
+    lines = []
+    for each in results.plan.runs:
+        past = results.past.get(each.path)
+        if past is None or past.summary is None:
+            lines.append(
+                [each.cell, each.row, str(each.seed), *["-"] * (len(protocols) + 2 + len(others) + 2), each.path.name]
+            )
+            continue
+        numbers = [value(past, "test", protocol) for protocol in protocols]
+        numbers += [value(past, "test", results.protocol, rule) for rule in ("head", "local_prototypes")]
+        numbers += [value(past, measure, results.protocol) for measure in others]
+        travelled = size(past.summary["bytes_up"] + past.summary["bytes_down"])
+        spent = f"{past.summary['cost']['seconds']:.0f} s"
+        shown = ["-" if number is None else f"{number:.2f}" for number in numbers]
+        lines.append([each.cell, each.row, str(each.seed), *shown, travelled, spent, each.path.name])
+    return markdown(
+        ["cell", "row", "seed", *protocols, "by head", "by local prototypes", *others, "up and down", "time", "run"],
+        lines,
+    )
+
+
+def lacking(plan: Plan) -> list[tuple[str, str]]:
+    """What is not run, and why: by row where it is the method, by cell where it is the data."""
+    found = []
+    for (cell, row), why in plan.lacking.items():
+        word = next((word for word in (*cell.split("/"), row) if word in plan.preset.needs), None)
+        name = word or (row if "no method" in why else f"{row}, {cell}")
+        found.append((name, why))
+    return list(dict.fromkeys(found))
+
+
+def section(title: str, lines: Sequence[str]) -> list[str]:
+    return [f"## {title}", "\n".join(f"- {line}" for line in lines)] if lines else []
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    rule = ["---"] * len(head)
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in (head, rule, *lines))

@@ -1,0 +1,274 @@
+"""Actors of Ray on one machine: the same numbers as in one process, and what happens when an actor goes away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray", reason="the extra ray is not installed")
+
+import ray
+import toy
+from ray import cloudpickle
+from test_processes import WAITING, Frail, begin, ends, gone, linux, session, until, without_cost
+
+import protea
+from protea import Client, Data, Experiment, Method
+from protea.clients.worker import Worker
+from protea.config.families import Models
+from protea.config.sections import Checkpoint, Engine
+from protea.core.errors import ConfigError
+from protea.core.training import Training
+from protea.data.sources.spiral import Spiral
+from protea.engines.inline import Inline
+from protea.engines.messages import job_to_bytes, reply_from_bytes
+from protea.engines.ray import cluster
+from protea.engines.ray.actor import Seat
+from protea.engines.ray.engine import Actor, Ray
+from protea.federation.jobs import Job, Reply
+from protea.federation.loop import Federation
+from protea.federation.record import Record
+from protea.methods.fedpkd import FedPKD
+from protea.methods.fedproto import FedProto
+from protea.methods.fedtgp import FedTGP
+from protea.methods.local import Local
+from protea.runs.run import resume
+
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's
+]
+
+TWO = Engine("ray", workers=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def here() -> Iterator[None]:
+    """A Ray that all engines of this file share."""
+    with cluster.loopback():
+        ray.init(
+            address="local", num_cpus=4, num_gpus=1, object_store_memory=200 * 2**20, include_dashboard=False,
+            logging_level="ERROR", log_to_driver=False, _node_ip_address="127.0.0.1",
+        )  # fmt: skip
+    assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
+    yield
+    ray.shutdown()
+
+
+def engine(method: Method[Any, Any], settings: Engine = TWO, build: Any = toy.build, **options: Any) -> Ray:
+    worker = Worker(method, build, seed=7, **options)
+    made = Ray(worker, settings)
+    made.worker = worker  # type: ignore[attr-defined]
+    return made
+
+
+def federation(engine: Any, rounds: int = 3, **options: Any) -> Federation:
+    return Federation(engine.worker.method, engine, toy.server(), toy.CLIENTS, rounds, **options)
+
+
+# The same numbers
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "then"),
+    [(FedTGP(), replace(TWO, address="auto"), Engine("inline")), (FedPKD(), Engine("inline"), TWO)],
+    ids=["there and back", "here and there"],
+)
+def test_a_run_goes_on_in_another_engine(method: Method[Any, Any], first: Engine, then: Engine, tmp_path: Path):
+    """With public samples, a model on the server, and data from a file of the node's."""
+    experiment = Experiment(
+        rounds=3, clients=4, fraction=0.75, method=method, engine=Engine("inline"),
+        models=Models(dim=16, server="tiny_mlp"), training=Training(batch=64),
+        data=Data(source=Spiral(classes=3, points=60), public=9), checkpoint=Checkpoint(every=1),
+    )  # fmt: skip
+
+    def stop(record: Record) -> None:
+        if record.round == 2:
+            raise InterruptedError
+
+    whole = protea.run(experiment, tmp_path / "whole")
+    with pytest.raises(InterruptedError):
+        protea.run(replace(experiment, engine=first), tmp_path / "parts", on_round=stop)
+    parts = resume(tmp_path / "parts", replace(experiment, engine=then))
+    assert without_cost(parts.records) == without_cost(whole.records)
+    for path in sorted((tmp_path / "whole/checkpoints/000003").glob("*.safetensors")):
+        assert path.read_bytes() == (tmp_path / "parts/checkpoints/000003" / path.name).read_bytes(), path.name
+
+
+# Actors that are lost
+
+
+def test_lost_actors_are_replaced_and_all_ends_as_if_they_had_lived(tmp_path: Path):
+    """One is killed in training, one after a save, so that one round is repeated, and one before the last save."""
+    method = Frail(where="train", folder=str(tmp_path))
+    calm = Inline(Worker(replace(method, where="never"), toy.build, seed=7))
+    whole = ends(federation(calm, rounds=4), tmp_path / "calm")
+    seen: dict[int, int] = {}  # where each client is
+    with closing(engine(method)) as actors:
+        records = []
+        for record in federation(
+            actors, rounds=4, watch=lambda reply: seen.update({reply.client: reply.process})
+        ).run():
+            records.append(record)
+            if record.round == 2:
+                (tmp_path / "two").mkdir()
+                actors.save(tmp_path / "two")
+                assert actors.done == {} and len(list((tmp_path / "two").iterdir())) == toy.CLIENTS
+            if record.round == 3:
+                os.kill(seen[0], signal.SIGKILL)
+        before = set(seen.values())
+        os.kill(seen[1], signal.SIGKILL)
+        (tmp_path / "end").mkdir()
+        actors.save(tmp_path / "end")
+        assert len(actors.pool) == 2 and len(before) == 2
+    assert without_cost(records) == whole[0] and (tmp_path / "killed-1").exists()
+    assert {path.name: path.read_bytes() for path in sorted((tmp_path / "end").iterdir())} == whole[1]
+
+
+def test_errors_are_replies_and_who_takes_too_long_is_ended_and_ctrl_c_ends_all():
+    seen: list[Reply] = []
+
+    def watch(reply: Reply) -> None:
+        seen.append(reply)
+        if reply.round == 3:
+            raise KeyboardInterrupt
+
+    with closing(engine(Trouble(), replace(TWO, limit=8.0, retries=0), careful=True)) as actors:
+        loop = federation(actors, failures="skip", watch=watch)
+        records = []
+        with pytest.raises(KeyboardInterrupt):
+            for record in loop.run():
+                records.append(record)
+        (folder,) = actors.places.values()
+        assert folder.is_dir() and folder != Path(actors.folder.name)
+    assert [sorted(record.failures) for record in records] == [[1], [2]]
+    assert "RuntimeError: it stumbled" in records[0].failures[1]
+    assert records[1].failures[2] == "client 2, round 2: it took longer than engine.limit, 8 s."
+    assert all(until(lambda pid=reply.process: gone(pid)) for reply in seen if reply.process)
+    assert not folder.exists() and not Path(actors.folder.name).exists()
+    assert until(lambda: ray.available_resources().get("CPU") == 4)
+
+
+@linux
+def test_ctrl_c_leaves_no_process_and_a_run_that_can_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With a Ray that the run has started for itself."""
+    monkeypatch.chdir(tmp_path)
+    Path("exp.toml").write_text(WAITING.replace('"processes", workers = 2', '"ray", workers = 1'))
+    run = begin()
+    try:
+        assert until(lambda: bool(list(tmp_path.glob("waits-*"))) or run.poll() is not None)
+        os.killpg(run.pid, signal.SIGINT)
+        _, err = run.communicate(timeout=60)
+        assert run.returncode == 130 and err.strip() == "Stopped.  Go on after round 2: protea resume broken"
+        assert until(lambda: not session(run.pid))
+    finally:
+        run.kill()
+        run.communicate()
+    Path("exp.toml").write_text(WAITING.replace('"processes", workers = 2', '"inline"'))
+    Path("go").touch()
+    broken = resume("broken", protea.config.load(Path("exp.toml")))
+    assert [record.round for record in broken.records] == [1, 2, 3, 4]
+
+
+# What cannot work
+
+
+def test_what_cannot_be_sent_is_named_at_once():
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match=r"(?s)cannot be sent to other processes: .*set engine\.name=inline"):
+        engine(Local(), build=lambda id, streams: (lock, toy.build(id, streams)))
+
+
+def test_what_an_actor_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "ghost", ModuleType("ghost"))
+    exec("from protea.methods.local import Local\nclass Ghost(Local): ...", vars(sys.modules["ghost"]))
+    plan = cloudpickle.dumps(Worker(sys.modules["ghost"].Ghost(), toy.build, seed=7).plan(tmp_path, 1))
+    monkeypatch.delitem(sys.modules, "ghost")
+    assert Seat().open(plan, tmp_path) == "ModuleNotFoundError: No module named 'ghost'"
+
+
+def test_memory_is_for_all_actors_together():
+    """Two actors share it, and torch alone takes more than this half."""
+    leaves = r"An actor on node \w+ cannot begin: ConfigError: engine\.memory leaves 150,000,000 bytes"
+    worker = Worker(Local(), toy.build, seed=7)
+    worker.memory = 300_000_000  # this process may have more than that already, and would refuse it itself
+    with pytest.raises(ConfigError, match=leaves):
+        Ray(worker, TWO)
+    assert until(lambda: ray.available_resources().get("CPU") == 4)
+
+
+def test_clients_wait_on_the_disk_of_their_node(tmp_path: Path):
+    seat, whole = Seat(), Worker(FedProto(), toy.build, seed=7)
+    assert seat.open(cloudpickle.dumps(whole.plan(tmp_path / "elsewhere", 1)), tmp_path) == ""
+    assert seat.worker is not None
+    seat.worker.shelf.full = 1.0  # bytes, which any process has
+    jobs = [Job("train", round, client) for round in (1, 2) for client in range(3)]
+    for job in jobs:
+        assert reply_from_bytes(seat.job(job_to_bytes(job))).up.keys() == whole.run(job).up.keys()
+    assert len(seat.worker.clients) == 1 and len(list(tmp_path.glob("clients-*/client-*"))) == 2
+    names = seat.save()
+    (tmp_path / "whole").mkdir()
+    whole.save(tmp_path / "whole")
+    assert names == [path.name for path in sorted((tmp_path / "whole").iterdir())]
+    states = {name: seat.fetch(name) for name in names}
+    assert states == {name: (tmp_path / "whole" / name).read_bytes() for name in names}
+
+
+@dataclass(frozen=True)
+class OnGPU:
+    device: str = "cuda"
+
+    def __call__(self, id: int, streams: Any) -> Client:
+        return toy.build(id, streams)
+
+
+def test_gpus_are_shared_out():
+    with pytest.raises(ConfigError, match=r"device is cuda, and engine\.gpus is 0"):
+        engine(Local(), build=OnGPU())
+    with pytest.raises(ConfigError, match=r"engine\.gpus is 1, and device is cpu"):
+        engine(Local(), replace(TWO, gpus=1))
+    with pytest.raises(ConfigError, match=r"has 4 CPUs and 1 GPUs; engine\.workers=2 .* engine\.gpus is 2"):
+        engine(Local(), replace(TWO, gpus=2), build=OnGPU())
+    actors = [Actor(cluster.gpu_share(1, 2)) for _ in range(2)]
+    assert until(lambda: ray.available_resources().get("GPU", 0) == 0)
+    for actor in actors:
+        actor.stop()
+    assert until(lambda: ray.available_resources().get("GPU") == 1)
+    assert [cluster.gpu_share(*each) for each in ((1, 4), (2, 3), (4, 2), (0, 2))] == [0.25, 0.5, 1.0, 0.0]
+
+
+def test_more_actors_than_cpus_and_other_addresses_are_refused():
+    with pytest.raises(ConfigError, match=r"has 4 CPUs and 1 GPUs; engine\.workers=5 needs one CPU each"):
+        engine(Local(), replace(TWO, workers=5))
+    with pytest.raises(ConfigError, match=r"engine\.address is 'ray://there'"):
+        engine(Local(), replace(TWO, address="ray://there"))
+    with pytest.raises(
+        ConfigError, match=r"engine\.address is 'there:1', and this process uses the Ray at 127\.0\.0\.1:"
+    ):
+        engine(Local(), replace(TWO, address="there:1"))
+
+
+# Methods, here so that actors can import them
+
+
+@dataclass(frozen=True)
+class Trouble(Local):
+    """Client 1 stumbles in round 1, client 2 sleeps in round 2."""
+
+    def local_update(self, client: Client, down: None) -> None:
+        if (client.id, client.round) == (1, 1):
+            raise RuntimeError("it stumbled")
+        if (client.id, client.round) == (2, 2):
+            time.sleep(600)
+        super().local_update(client, down)

@@ -1,0 +1,212 @@
+"""A coordinator and sites as real processes on loopback, and the same federation in one process to compare with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from protea.clients.state_files import name_of
+from protea.clients.worker import Worker
+from protea.engines.flower.programs import free_port
+from protea.engines.inline import Inline
+from protea.federation.loop import Federation
+from protea.network.coordinator.directory import Home
+from protea.network.site.directory import Site
+from protea.network.task import Task, made, new_server
+from protea.runs.directory import RunDirectory
+
+NAMES = ("north", "south", "east")
+LACKS = {"north": (0, 1), "south": (4,), "east": (8, 9), "west": (2, 3)}  # digits that a site has none of
+
+# The first is a module of the site's own.  It tells when it trains, and may take its time over it.
+MODELS = {
+    "north": """
+import os, pathlib, time
+import torch
+from torch import nn
+
+here = pathlib.Path(__file__).parent
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Dropout(0.1), nn.Linear(48, 24))
+
+    def forward(self, x):
+        if self.training:
+            (here / "training").touch()
+            if (here / "slow").exists():
+                time.sleep(0.3)
+        return self.body(x)
+
+def model():
+    return Own()
+""",
+    "south": "def model():\n    return 'tiny_cnn'\n",
+    "east": "def model():\n    return 'tiny_separable'\n",
+    "west": "def model():\n    return 'tiny_mlp'\n",
+}
+DATA = """
+import pathlib
+import numpy as np
+
+def data():
+    with np.load(pathlib.Path(__file__).parent / "data.npz") as arrays:
+        return arrays["x"], arrays["y"]
+"""
+
+
+def make_home(
+    folder: Path, sites: Sequence[str] = NAMES, *, tls: bool = True, public: bytes | None = None, **settings: Any
+) -> Home:
+    table = {
+        "classes": [str(digit) for digit in range(10)],
+        "rounds": 2,
+        "quorum": len(sites),
+        "deadline": 200.0,
+        "models": {"dim": 16},
+        "training": {"lr": 0.05},
+        **settings,
+    }
+    home = Home.create(folder, made(table, []), "localhost" if tls else "127.0.0.1", free_port(), tls, public)
+    for name in sites:
+        home.invite(name)
+    return home
+
+
+def make_site(folder: Path, bundle: Path, name: str) -> Site:
+    """A site of that name, with its own part of the digits."""
+    from protea.network.trust import bundles as bundles
+
+    digits = load_digits()
+    part = np.random.default_rng(0).permutation(len(digits.target))[list(LACKS).index(name) :: 8]
+    part = part[~np.isin(digits.target[part], LACKS[name])]
+    folder.mkdir()
+    np.savez(folder / "data.npz", x=(digits.images[part] * 15).astype("uint8"), y=digits.target[part])
+    (folder / "site.py").write_text(MODELS[name] + DATA)
+    (folder / "site.toml").write_text("")
+    bundles.unpack(bundle, folder / "bundle")
+    return Site(folder)
+
+
+class Party:
+    """A ``protea`` command that runs in a process of its own."""
+
+    def __init__(self, log: Path, *arguments: str | Path) -> None:
+        self.log = log
+        code = "from protea.cli.app import main; main()"
+        with log.open("ab") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code, *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
+            )
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait(self, seconds: float = 240) -> int:
+        return self.process.wait(timeout=seconds)
+
+    def kill(self) -> None:
+        """SIGKILL; the process has no chance to say or write anything."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+class Parties:
+    """Processes that are stopped in the end, whatever happens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.all = folder, list[Party]()
+
+    def serve(self, home: Home) -> Party:
+        return self._start("serve.log", "federation", "serve", home.path)
+
+    def join(self, site: Site | Path, *more: str | Path) -> Party:
+        path = site if isinstance(site, Path) else site.path
+        return self._start(f"{path.name}.log", "site", "join", *more, "--dir", path)
+
+    def _start(self, log: str, *arguments: str | Path) -> Party:
+        self.all.append(Party(self.folder / log, *arguments))
+        return self.all[-1]
+
+
+@contextmanager
+def parties(folder: Path) -> Iterator[Parties]:
+    found = Parties(folder)
+    try:
+        yield found
+    except BaseException:
+        for log in sorted(folder.glob("*.log")):
+            sys.stderr.write(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}\n")
+        raise
+    finally:
+        for party in reversed(found.all):
+            party.stop()
+
+
+def until(what: Callable[[], object], seconds: float = 120) -> None:
+    """Wait for something to be so."""
+    end = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > end:
+            raise TimeoutError("it did not come to pass")
+        time.sleep(0.1)
+
+
+def alone(task: Task, sites: Sequence[Site], folder: Path) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+    """The same federation in one process: its records, and every site's model and memory in the end."""
+    again = [Site(site.path) for site in sites]
+    engine = Inline(Worker(task.method, lambda id, streams: again[id].client(id, streams), task.seed, careful=True))
+    loop = Federation(
+        task.method,
+        engine,
+        new_server(task, again[0].public()),
+        len(sites),
+        task.rounds,
+        evaluation=task.evaluation,
+        failures="skip",
+        min_replies=task.quorum,
+    )
+    lines = [line for record in loop.run() for line in record.lines()]
+    folder.mkdir()
+    engine.save(folder)
+    return plain(lines), {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def over_network(home: Home, sites: Sequence[Site]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+    """What a federation left: its records, and every site's state."""
+    lines = [line for line in RunDirectory.open(home.path / "run").metrics() if line["kind"] != "data"]
+    states = {}
+    for site in sites:
+        newest = sorted((site.path / "state" / name_of(site.id)).glob("[0-9]*"))[-1]
+        file = f"{name_of(site.id)}.safetensors"
+        states[file] = (newest / file).read_bytes()
+    return plain(lines), states
+
+
+def plain(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    import json
+
+    return [{k: v for k, v in json.loads(json.dumps(line)).items() if k != "cost"} for line in lines]

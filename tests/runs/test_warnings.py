@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protea.evaluation.scores import Geometry, Score
+from protea.federation.record import Cost, Record
+from protea.runs import warnings
+
+NAMES = ["ant", "bee", "cat"]
+WELL = Record(
+    round=1,
+    participants=[0],
+    loss=1.0,
+    test={"method": Score(0.8, 0.8, 0.8, 0.8, 0.1)},
+    validation={},
+    classes={"samples": [5, 5, 0], "hits": [4, 4, 0], "answers": [5, 5, 0]},
+    shared={},
+    server={},
+    geometry=Geometry([1.0, 1.0, 0.0], [2.0, 2.0, 0.0], 0.5, 1.0, 2.0, 0.5),
+    values={"server_loss": 1.0},
+    bytes_up=0,
+    bytes_down=0,
+    total_up=0,
+    total_down=0,
+    failures={},
+    refused=[],
+    absent={},
+    cost=Cost(),
+    clients=[],
+)
+
+
+def rounds(**last: object) -> list[Record]:
+    early = [replace(WELL, round=i, values={"server_loss": 2.0 - i / 10}) for i in range(1, 5)]
+    return [*early, replace(WELL, round=5, **last)]  # type: ignore[arg-type]
+
+
+def said(records: list[Record], majority: float, names: list[str]) -> list[str]:
+    return list(warnings.warnings(records, majority, names).values())
+
+
+def test_a_run_that_is_well_says_nothing():
+    assert warnings.warnings(rounds(), 0.5, NAMES) == {}
+    assert warnings.warnings([replace(WELL, test={})], 0.5, NAMES) == {}
+    assert warnings.warnings([], None, NAMES) == {}
+
+
+def test_an_accuracy_at_the_majority_rate_is_doubted():
+    (warning,) = said(rounds(), 0.8, NAMES)
+    assert warning.startswith("Accuracy in round 5 is 80.0%; always answering a client's commonest class has 80.0%.")
+
+
+def test_a_class_that_is_never_an_answer_is_named():
+    (warning,) = said(rounds(classes={"samples": [5, 5, 0], "hits": [4, 0, 0], "answers": [10, 0, 0]}), 0.5, NAMES)
+    assert warning == "In round 5 no client answered bee, though there are test samples of it."
+
+
+def test_prototypes_at_one_point_are_noticed():
+    (warning,) = said(rounds(geometry=replace(WELL.geometry, apart=1e-4)), 0.5, NAMES)
+    assert "Global prototypes lie at one point: none is more than 0.0001 from the first" in warning
+
+
+def test_a_server_loss_that_rises_is_noticed():
+    (warning,) = said(rounds(values={"server_loss": 2.5, "margin": 9.0}), 0.5, NAMES)
+    assert warning == "The server's server_loss did not fall: 1.9 at first, 2.5 in the last round."
+
+
+def test_a_server_value_that_is_no_number_is_noticed():
+    (warning,) = said(rounds(values={"server_loss": None}), 0.5, NAMES)
+    assert warning.startswith("The server's server_loss is not a number: it has diverged.")
