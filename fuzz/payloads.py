@@ -49,6 +49,7 @@ from protea.engines.inline import Inline  # noqa: E402
 from protea.evaluation.server_side import Judged  # noqa: E402
 from protea.federation.jobs import Job, Reply, Watch, ignore  # noqa: E402
 from protea.federation.loop import Federation  # noqa: E402
+from protea.federation.plan import FederationPlan  # noqa: E402
 
 LIMIT = 1 << 22  # bytes of a message
 NORM = 1e6  # of a row
@@ -113,7 +114,7 @@ def targets(folder: Path) -> Iterator[Target]:
     for name, method in methods().items():
         engine = Recording(Worker(method, partial(toy.build, alike=method.needs.same_architecture), seed=7))
         server = toy.server()
-        list(Federation(method, engine, server, toy.CLIENTS, rounds=2).run())
+        list(Federation(method, engine, server, FederationPlan(clients=toy.CLIENTS, rounds=2)).run())
         messages = {
             way: [to_bytes(named, client=n, samples=9, metrics={"loss": 0.5}) for n, named in enumerate(all)]
             for way, all in engine.seen.items()

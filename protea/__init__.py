@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from protea.core.training import Training
     from protea.core.weights import Weights
     from protea.engines.scripted import Scripted
-    from protea.runs.run import Result, resume, rounds, run
+    from protea.filters.base import Filter
+    from protea.runs.observers import STOP, Observer
+    from protea.runs.result import Result
+    from protea.runs.run import Run, load, resume, run
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "STOP",
     "Checkpoint",
     "Client",
     "Data",
@@ -31,13 +35,16 @@ __all__ = [
     "Evaluation",
     "Experiment",
     "Faults",
+    "Filter",
     "Limits",
     "Method",
     "Models",
     "Needs",
+    "Observer",
     "Payload",
     "Prototypes",
     "Result",
+    "Run",
     "Scripted",
     "Server",
     "Split",
@@ -46,9 +53,9 @@ __all__ = [
     "Upload",
     "Weights",
     "geometry",
+    "load",
     "losses",
     "resume",
-    "rounds",
     "run",
 ]
 
@@ -65,7 +72,10 @@ _PLACES = {
     "core.training": ["Training"],
     "core.weights": ["Weights"],
     "engines.scripted": ["Scripted"],
-    "runs.run": ["Result", "resume", "rounds", "run"],
+    "filters.base": ["Filter"],
+    "runs.observers": ["STOP", "Observer"],
+    "runs.result": ["Result"],
+    "runs.run": ["Run", "load", "resume", "run"],
 }
 _PLACE = {name: f"protea.{module}" for module, names in _PLACES.items() for name in names}
 

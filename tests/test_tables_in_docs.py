@@ -291,7 +291,7 @@ def test_evaluation_before_training_is_that_after_the_round_before():
     """So HtFLlib's place of evaluation changes no number but the first and the last."""
     experiment = small(rounds=3, method=FedProto())
     after, before = (
-        [record.accuracy for record in protea.rounds(replace(experiment, evaluation=Evaluation(when=when)))]
+        [record.accuracy for record in protea.Run(replace(experiment, evaluation=Evaluation(when=when)))]
         for when in ("after", "before")
     )
     assert before[1:] == after[:-1]

@@ -12,9 +12,9 @@ from protea.cli.compare import compare
 from protea.cli.export import export
 from protea.cli.report import report
 from protea.cli.reproduce import reproduce
-from protea.cli.run import Changes, Config, resume, run
+from protea.cli.run import resume, run
+from protea.cli.show import show
 from protea.cli.sweep import sweep
-from protea.config.experiment import load_experiment
 from protea.core.errors import ProteaError
 
 app = typer.Typer(
@@ -26,14 +26,7 @@ app = typer.Typer(
 
 app.command()(run)
 app.command()(resume)
-
-
-@app.command()
-def show(config_file: Config, changes: Changes = None) -> None:
-    """Show what an experiment would do: settings, who has which data, models, bytes, time.  Trains nothing."""
-    from protea.studies import preview
-
-    preview.show(Console(), load_experiment(config_file, changes or []))
+app.command()(show)
 
 
 @app.command("list")

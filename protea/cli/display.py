@@ -27,10 +27,11 @@ from protea.config.units import percent, size
 from protea.config.words import PROTOCOLS
 from protea.federation.jobs import Reply
 from protea.federation.record import Record
-from protea.runs.run import Result
+from protea.runs.observers import Observer
+from protea.runs.result import Result
 
 
-class Quiet:
+class Quiet(Observer):
     """Shows nothing.  Also the frame of the others."""
 
     def __init__(self, console: Console, title: str, experiment: Experiment) -> None:
@@ -44,10 +45,6 @@ class Quiet:
     ) -> None:
         return None
 
-    def reply(self, reply: Reply) -> None: ...
-
-    def record(self, record: Record) -> None: ...
-
     def complain(self, record: Record) -> None:
         for why in record.failures.values():
             self.console.print(
@@ -60,12 +57,12 @@ class Lines(Quiet):
 
     def __init__(self, console: Console, title: str, experiment: Experiment) -> None:
         super().__init__(console, title, experiment)
-        self.started = time.perf_counter()
+        self.begun = time.perf_counter()
         self.ends: list[float] = []  # of rounds
 
-    def record(self, record: Record) -> None:
+    def round(self, record: Record) -> None:
         self.ends.append(time.perf_counter())
-        passed = self.ends[-1] - self.started
+        passed = self.ends[-1] - self.begun
         # The first round has the start-up in it; from the second on, rounds are timed by themselves.
         each = (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1) if len(self.ends) > 1 else passed
         left = each * (self.rounds - record.round)
@@ -82,7 +79,7 @@ class Lines(Quiet):
 class Json(Quiet):
     """The lines of ``metrics.jsonl`` on standard output."""
 
-    def record(self, record: Record) -> None:
+    def round(self, record: Record) -> None:
         for line in record.lines():
             sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
@@ -116,10 +113,10 @@ class Live(Quiet):
         self.progress.update(self.each, visible=False)
         self.progress.stop()
 
-    def reply(self, reply: Reply) -> None:
+    def replied(self, reply: Reply) -> None:
         self.progress.advance(self.each)
 
-    def record(self, record: Record) -> None:
+    def round(self, record: Record) -> None:
         note = f"rounds  accuracy {percent(record.accuracy)} %" if record.accuracy is not None else "rounds"
         self.progress.update(self.all, completed=record.round, note=note)
         self.progress.reset(self.each, total=jobs(self.experiment, record.round + 1))

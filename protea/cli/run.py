@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -18,11 +18,12 @@ from protea.cli.report import write_report
 from protea.config.experiment import Experiment, experiment_from_table, load_experiment, method_label
 from protea.config.toml import to_table
 from protea.core.errors import ClientError, ConfigError
-from protea.federation.record import Record
 from protea.runs import checkpoint
 from protea.runs import run as runs
 from protea.runs.directory import RunDirectory
 from protea.runs.environment import run_path
+from protea.runs.observers import Observer
+from protea.runs.result import Result
 
 Config = Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)]
 Changes = Annotated[
@@ -55,7 +56,7 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment, and keep its records in a run directory."""
-    trackers.check(log or [])
+    logs = trackers.make_trackers(log or [])
     if again and out is None:
         raise ConfigError(
             f"--resume does not say which run.  Name its directory: protea run {config_file} --out runs/NAME --resume"
@@ -67,12 +68,8 @@ def run(
         path = run_path(Path("runs"), each) if out is None else out
         if index and out is not None:
             path = out.with_name(f"{out.name}-{method_label(each.method)}")
-        with (
-            interruptible(path),
-            screen(console, each, quiet, as_json) as show,
-            trackers.tracked(log or [], each, path, show.record) as record,
-        ):
-            found.append(start(each, path, again, console, show, record))
+        with interruptible(path), screen(console, each, quiet, as_json) as show:
+            found.append(start(each, path, again, console, [show, *logs]))
     finish(console, found, as_json)
     if with_report:
         write_report(console, [result.directory for result in found if result.directory])
@@ -85,18 +82,14 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Continue a run that was interrupted, from its newest checkpoint."""
-    trackers.check(log or [])
+    logs = trackers.make_trackers(log or [])
     console = Console(stderr=as_json, quiet=quiet)
     stored = RunDirectory.open(directory)
     if not stored.ended():
         stored.check()
     each = load_experiment(directory / "config.toml")
-    with (
-        interruptible(directory),
-        screen(console, each, quiet, as_json) as show,
-        trackers.tracked(log or [], each, directory, show.record) as record,
-    ):
-        result = runs.resume(directory, watch=show.reply, on_round=record)
+    with interruptible(directory), screen(console, each, quiet, as_json) as show:
+        result = runs.resume(directory, observers=[show, *logs])
     finish(console, [result], as_json)
 
 
@@ -106,16 +99,15 @@ def with_method(base: Experiment, name: str) -> Experiment:
     return replace(base, method=experiment_from_table(table, f"--beside {name}").method)
 
 
-def start(
-    each: Experiment, path: Path, again: bool, console: Console, show: display.Quiet, record: Callable[[Record], None]
-) -> runs.Result:
+def start(each: Experiment, path: Path, again: bool, console: Console, observers: list[Observer]) -> Result:
     """Run it; or ``again``, where it has begun, go on, and where it has ended, say so."""
-    if not again or not (path / "config.toml").is_file():
-        return runs.run(each, path, watch=show.reply, on_round=record)
-    if (result := runs.ended(path, each)) is None:
-        return runs.resume(path, each, watch=show.reply, on_round=record)
+    if not again:
+        RunDirectory.refuse_taken(path)
+    run = runs.Run(each, path, observers=observers)
+    if not run.ended:
+        return run.finish()
     console.print(f"{path} has ended: there is nothing to continue.", soft_wrap=True, highlight=False)
-    return result
+    return run.result
 
 
 def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> display.Quiet:
@@ -143,7 +135,7 @@ def interruptible(directory: Path) -> Iterator[None]:
         raise SystemExit(130) from None
 
 
-def finish(console: Console, found: list[Any], as_json: bool) -> None:
+def finish(console: Console, found: list[Result], as_json: bool) -> None:
     if as_json:
         for result in found:
             sys.stdout.write(

@@ -1,7 +1,7 @@
 """Other programs that keep a run's numbers: TensorBoard and MLflow, both in local files.
 
-A tracker is fed the records as they come, and is made with the first one: by then the run's directory is there.
-Nothing of these programs is imported unless it is asked for.
+Nothing of these programs is imported unless it is asked for.  An own tracker is a class like these, named in ``--log``
+as ``package.module:name`` or by an entry point of the group ``protea.trackers``.
 """
 
 from __future__ import annotations
@@ -10,122 +10,124 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
-from protea.config.experiment import Experiment, method_label
+from protea.config import registry
+from protea.config.experiment import method_label
 from protea.config.toml import to_table
-from protea.core.errors import ConfigError, nearest
+from protea.core.errors import ConfigError, PluginError, nearest
 from protea.federation.record import Record
-from protea.runs.directory import RunDirectory
+from protea.runs.observers import Observer
+from protea.runs.run import Run
 from protea.runs.settings_diff import flat
 
 
-class Tracker(Protocol):
-    """Made with an experiment and its run directory."""
+class Tracker(Observer):
+    """An observer that is fed the numbers of each round by names such as ``test/head/weighted``."""
 
-    def record(self, round: int, numbers: Mapping[str, float]) -> None:
-        """One round, by names such as ``test/head/weighted``."""
-        ...
+    package: ClassVar[str] = ""  # that must be installed, which is also the extra that brings it
 
-    def close(self, accuracy: float | None, ended: bool) -> None:
-        """The headline accuracy, if there is one, and whether the run came to its end."""
-        ...
+    def open(self, run: Run, directory: Path) -> None:
+        """Begin; the run's directory is there."""
+
+    def log(self, round: int, numbers: Mapping[str, float]) -> None:
+        """Keep the numbers of one round."""
+        raise NotImplementedError
+
+    def close(self, run: Run, accuracy: float | None) -> None:
+        """End; ``accuracy`` is the headline of a run that came to its end."""
+
+    def started(self, run: Run) -> None:
+        if run.directory is None:
+            raise ConfigError(f"{type(self).__name__} needs a run with a directory.  Give the run a path.")
+        self.open(run, run.directory.path)
+
+    def round(self, record: Record) -> None:
+        line = record.lines()[0]
+        numbers = {name: float(v) for name, v in flat(line, "/").items() if isinstance(v, int | float)}
+        self.log(record.round, {name: value for name, value in numbers.items() if name != "round"})
+
+    def ended(self, run: Run) -> None:
+        self.close(run, run.result.summary["accuracy"] if run.ended else None)
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Event files in ``DIRECTORY/tensorboard``; ``tensorboard --logdir runs`` shows all runs."""
 
-    def __init__(self, experiment: Experiment, directory: Path) -> None:
+    package = "tensorboard"
+
+    def open(self, run: Run, directory: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.rounds = experiment.rounds
         self.writer: Any = SummaryWriter(str(directory / "tensorboard"))
-        settings = [f"| {name} | {value} |" for name, value in flat(to_table(experiment)).items()]
+        settings = [f"| {name} | {value} |" for name, value in flat(to_table(run.experiment)).items()]
         self.writer.add_text("settings", "\n".join(["| setting | value |", "|---|---|", *settings]))
 
-    def record(self, round: int, numbers: Mapping[str, float]) -> None:
+    def log(self, round: int, numbers: Mapping[str, float]) -> None:
         for name, value in numbers.items():
             self.writer.add_scalar(name, value, round)
         self.writer.flush()  # whoever watches sees the round at once
 
-    def close(self, accuracy: float | None, ended: bool) -> None:
+    def close(self, run: Run, accuracy: float | None) -> None:
         if accuracy is not None:
-            self.writer.add_scalar("headline", accuracy, self.rounds)
+            self.writer.add_scalar("headline", accuracy, run.setup.rounds)
         self.writer.close()
 
 
-class MLflow:
+class MLflow(Tracker):
     """A run in ``mlflow.db`` beside the run directory; ``mlflow ui --backend-store-uri sqlite:///runs/mlflow.db``."""
 
-    def __init__(self, experiment: Experiment, directory: Path) -> None:
+    package = "mlflow"
+
+    def open(self, run: Run, directory: Path) -> None:
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # it reports every table that it makes
-        self.metric, self.rounds = Metric, experiment.rounds
-        home = directory.absolute().parent
-        self.client: Any = MlflowClient(tracking_uri=f"sqlite:///{home / 'mlflow.db'}")
+        self.metric, beside = Metric, directory.absolute().parent
+        self.client: Any = MlflowClient(tracking_uri=f"sqlite:///{beside / 'mlflow.db'}")
         found = self.client.get_experiment_by_name("protea")
-        group = found.experiment_id if found else self.client.create_experiment("protea", (home / "mlflow").as_uri())
-        run = self.client.create_run(group, run_name=directory.name, tags={"method": method_label(experiment.method)})
-        self.run: str = run.info.run_id
-        settings = [Param(name, str(value)) for name, value in flat(to_table(experiment)).items()]
+        group = found.experiment_id if found else self.client.create_experiment("protea", (beside / "mlflow").as_uri())
+        made = self.client.create_run(group, run_name=directory.name, tags={"method": method_label(run.setup.method)})
+        self.run: str = made.info.run_id
+        settings = [Param(name, str(value)) for name, value in flat(to_table(run.experiment)).items()]
         for start in range(0, len(settings), 100):  # its limit for one call
             self.client.log_batch(self.run, params=settings[start : start + 100])
 
-    def record(self, round: int, numbers: Mapping[str, float]) -> None:
+    def log(self, round: int, numbers: Mapping[str, float]) -> None:
         now = int(1000 * time.time())
         allowed = {re.sub(r"[^\w\-./ ]", "_", name): value for name, value in numbers.items()}
         self.client.log_batch(self.run, [self.metric(name, value, now, round) for name, value in allowed.items()])
 
-    def close(self, accuracy: float | None, ended: bool) -> None:
+    def close(self, run: Run, accuracy: float | None) -> None:
         if accuracy is not None:
-            self.client.log_metric(self.run, "headline", accuracy, step=self.rounds)
-        self.client.set_terminated(self.run, "FINISHED" if ended else "FAILED")
+            self.client.log_metric(self.run, "headline", accuracy, step=run.setup.rounds)
+        self.client.set_terminated(self.run, "FINISHED" if run.ended else "FAILED")
 
 
-TRACKERS: dict[str, Callable[[Experiment, Path], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
-
-
-def check(names: Sequence[str]) -> None:
-    """Refuse a tracker that there is not, or that is not installed."""
-    os.environ.setdefault(
-        "MLFLOW_DISABLE_TELEMETRY", "true"
-    )  # read when it is imported; nothing is to leave this machine
-    for name in names:
-        if name not in TRACKERS:
-            raise ConfigError(f"--log {name}: there is no such tracker.  {nearest(name, TRACKERS)}")
+def make_trackers(names: Sequence[str]) -> list[Observer]:
+    """The trackers of these names; one that there is not, or that is not installed, is refused."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read at import; nothing is to leave this machine
+    found: list[Observer] = []
+    for name in dict.fromkeys(names):
         try:
-            import_module(name)
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"--log {name} needs the package {error.name}.  Install it: pip install -e '.[{name}]'"
-            ) from error
-
-
-@contextmanager
-def tracked(
-    names: Sequence[str], experiment: Experiment, directory: Path, also: Callable[[Record], None]
-) -> Iterator[Callable[[Record], None]]:
-    """A function that gives a record to ``also`` and to the trackers."""
-    live: list[Tracker] = []
-
-    def record(record: Record) -> None:
-        also(record)
-        if not live:
-            live.extend(TRACKERS[name](experiment, directory) for name in dict.fromkeys(names))
-        line = record.lines()[0]
-        numbers = {name: float(v) for name, v in flat(line, "/").items() if isinstance(v, int | float)}
-        for tracker in live:
-            tracker.record(record.round, {name: value for name, value in numbers.items() if name != "round"})
-
-    try:
-        yield record
-    finally:
-        summary = RunDirectory(directory).summary() if live else None
-        for tracker in live:
-            tracker.close(summary["accuracy"] if summary else None, summary is not None)
+            kind = registry.find("trackers", name)
+        except PluginError as error:
+            if ":" in name:
+                raise PluginError(f"--log {name}: {error}") from error
+            hint = nearest(name, registry.table("trackers"))
+            raise ConfigError(f"--log {name}: there is no such tracker.  {hint}") from error
+        if not isinstance(kind, type) or not issubclass(kind, Observer):
+            raise ConfigError(f"--log {name}: {name} is not derived from protea.Observer, as all trackers are.")
+        if issubclass(kind, Tracker) and kind.package:
+            try:
+                import_module(kind.package)
+            except ModuleNotFoundError as error:
+                raise ConfigError(
+                    f"--log {name} needs the package {error.name}.  Install it: pip install -e '.[{kind.package}]'"
+                ) from error
+        found.append(kind())
+    return found

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from protea.core.errors import CheckpointError, PayloadError
-from protea.core.payload import Named, Payload, held, parse_json, shortened
+from protea.core.payload import Named, Payload, held, parse_json, refuse_malformed, shortened
 from protea.core.weights import Weights
 
 T = TypeVar("T")
@@ -62,6 +62,7 @@ class Memory(UserDict[str, Any]):
             name, _, part = full.partition("/")
             parts.setdefault(name, {})[part] = tensor.to(device)
         try:
+            refuse_malformed(tensors)
             kinds = parse_json(index)
             if not isinstance(kinds, dict) or parts.keys() - kinds.keys() or any("/" in name for name in kinds):
                 raise PayloadError("its index does not name just what is in it.")

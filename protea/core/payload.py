@@ -73,9 +73,7 @@ class Payload:
             for inner in item.values() if isinstance(item, Mapping) else [item]:
                 if isinstance(inner, Payload):
                     inner.check(classes, dim)
-        flat = self.flat()
-        refuse_malformed(flat)
-        for name, tensor in flat.items():
+        for name, tensor in self.flat().items():
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise PayloadError(f"{type(self).__name__}.{name} holds values that are not finite (nan or inf).")
 
@@ -103,7 +101,8 @@ def as_sent(tensor: Tensor) -> Tensor:
 
 
 def unpack(kind: type[P], named: Named) -> P | None:
-    """Rebuild a payload of type ``kind``; nothing stands for ``None``."""
+    """Rebuild a payload of type ``kind``; nothing stands for ``None``.  What no payload can hold is refused."""
+    refuse_malformed(named)
     if named and not issubclass(kind, Payload):
         raise PayloadError(f"nothing was expected; {some(named)} arrived.")
     return kind.from_flat(named) if named else None
@@ -167,7 +166,6 @@ def from_bytes(message: bytes, limit: int | None = None) -> tuple[Named, dict[st
     if limit is not None and len(message) > limit:
         raise PayloadError(f"a message of {len(message)} bytes arrived; {limit} at most were expected.")
     named, text = parse(message, "about")
-    refuse_malformed(named)
     about = parse_json(text)
     if not isinstance(about, dict):
         raise PayloadError(f"what is said about the tensors is a {type(about).__name__}, not an object with names.")
@@ -225,8 +223,10 @@ def refuse_malformed(named: Named) -> None:
 
 
 def refuse_large(named: Named, norm: float) -> None:
-    """Raise :class:`PayloadError` if a row (along the last axis) of floats is longer than ``norm``."""
-    refuse_malformed(named)  # there are floats whose norm torch cannot tell
+    """Raise :class:`PayloadError` if a row (along the last axis) of floats is longer than ``norm``.
+
+    The tensors are well-formed (:func:`refuse_malformed`): there are floats whose norm torch cannot tell.
+    """
     for name, tensor in named.items():
         if tensor.is_floating_point() and tensor.numel():
             rows = tensor if tensor.ndim else tensor.reshape(1)

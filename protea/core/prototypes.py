@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea.core.errors import PayloadError
-from protea.core.payload import Named, Payload, refuse_malformed, some
+from protea.core.payload import Named, Payload, some
 
 Weighting = Literal["uniform", "count", "literal"]
 Metric = Literal["euclidean", "cosine"]
@@ -102,7 +102,6 @@ class Prototypes(Payload):
     def from_flat(cls, named: Named) -> Self:
         if named.keys() != {"vectors", "counts"}:
             raise PayloadError(f"Prototypes hold vectors and counts; found {some(named) or 'nothing'}.")
-        refuse_malformed(named)
         rows, counts = named["vectors"], named["counts"]
         present = counts > 0
         if rows.ndim != 2 or counts.ndim != 1 or len(rows) != int(present.sum()):

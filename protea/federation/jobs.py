@@ -1,25 +1,31 @@
-"""Engines carry jobs to clients and replies back.  A method cannot tell them apart."""
+"""What the server asks of clients, what they answer, and what carries both."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol
 
-from protea.core.payload import Named
+from protea.core.payload import Named, nbytes
 
-Task = Literal["train", "evaluate", "answer", "look"]  # answer: the shared test set; look: show prototypes
+JobKind = Literal["train", "evaluate", "answer", "look"]  # answer: the shared test set; look: show prototypes
 
 
 @dataclass(frozen=True)
 class Job:
     """One task for one client.  ``down`` is a packed payload, empty if there is none."""
 
-    task: Task
+    task: JobKind
     round: int
     client: int
     down: Named = field(default_factory=dict)
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of the tensors that go to the client."""
+        return nbytes(self.down)
 
 
 @dataclass(frozen=True)
@@ -33,10 +39,15 @@ class Reply:
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     process: int = 0  # that the client is in
-    memory: int = 0  # most bytes that it ever had
+    memory: int = 0  # most bytes that this process ever had
     error: str | None = None
     refused: bool = False  # the error is that what came could not be read
     away: bool = False  # the error is that nothing came
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of the tensors that came from the client."""
+        return nbytes(self.up)
 
 
 Watch = Callable[[Reply], None]
@@ -61,4 +72,6 @@ class JobEngine(Protocol):
         """Let clients go on from what :meth:`save` wrote."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Give back processes, files and connections."""
+        ...

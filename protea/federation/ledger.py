@@ -1,53 +1,49 @@
-"""What adds up over rounds: bytes that travelled, and uploads in a row that were refused."""
+"""What adds up over rounds: the bytes that travelled, and uploads in a row that were refused."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from protea.federation.jobs import Job, Reply
 from protea.federation.record import Record
 
 
 @dataclass(frozen=True)
-class Strikes:
-    """How many uploads in a row of each client were refused."""
+class Ledger:
+    """Bytes that each client has sent and was sent since the first round, and its refusals in a row."""
 
-    most: int  # and out; 0 for never
-    count: Counter[int] = field(default_factory=Counter)
-
-    @classmethod
-    def of(cls, records: Iterable[Record], most: int) -> Strikes:
-        """As it was after these rounds."""
-        found = cls(most)
-        for record in records:
-            found.add([c for c in record.participants if c not in record.absent], record.refused)
-        return found
-
-    def add(self, asked: Iterable[int], refused: Iterable[int]) -> None:
-        refused = set(refused)
-        for client in asked:
-            self.count[client] = self.count[client] + 1 if client in refused else 0
-
-    def out(self, client: int) -> bool:
-        return 0 < self.most <= self.count[client]
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes that each client has sent and was sent since the first round."""
-
+    max_refusals: int  # in a row, then the client is quarantined; 0 = never
     up: Counter[int] = field(default_factory=Counter)
     down: Counter[int] = field(default_factory=Counter)
+    refusals: Counter[int] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, records: Iterable[Record]) -> Traffic:
-        """As it was after these rounds."""
-        found = cls()
-        for line in (line for record in records for line in record.clients if "up" in line):
-            found.add(line["client"], line["up"], line["down"])
-        return found
+    def of(cls, records: Iterable[Record], max_refusals: int) -> Ledger:
+        """The ledger as it was after these rounds."""
+        ledger = cls(max_refusals)
+        for record in records:
+            for line in record.clients:
+                if "up" in line:
+                    ledger.up[line["client"]] += line["up"]
+                    ledger.down[line["client"]] += line["down"]
+            ledger.count_refusals([c for c in record.participants if c not in record.absent], record.refused)
+        return ledger
 
-    def add(self, client: int, up: int, down: int) -> None:
-        self.up[client] += up
-        self.down[client] += down
+    def count_bytes(self, jobs: Sequence[Job], replies: Sequence[Reply]) -> None:
+        """Add what travelled in a round: only training counts, since evaluation is for us who watch."""
+        for job in jobs:
+            self.down[job.client] += job.size
+        for reply in replies:
+            self.up[reply.client] += reply.size
+
+    def count_refusals(self, asked: Iterable[int], refused: Iterable[int]) -> None:
+        """Add one for each client whose upload was refused; a good upload wipes the slate."""
+        refused = set(refused)
+        for client in asked:
+            self.refusals[client] = self.refusals[client] + 1 if client in refused else 0
+
+    def quarantined(self, client: int) -> bool:
+        """Whether so many uploads in a row were refused that the client is asked no more."""
+        return 0 < self.max_refusals <= self.refusals[client]

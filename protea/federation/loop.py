@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-import torch
-
-from protea.config.sections import Evaluation, Faults, Limits
+from protea.config.sections import participants
 from protea.core.devices import threads
 from protea.core.errors import ClientError, PayloadError, ProteaError
 from protea.core.method import Method
-from protea.core.payload import Named, nbytes, pack, unpack
+from protea.core.payload import Named, pack, unpack
 from protea.core.process_memory import peak_memory
 from protea.core.samples import Samples
 from protea.core.server import Server
@@ -23,143 +19,158 @@ from protea.evaluation.client_side import Snapshot, serve
 from protea.evaluation.scores import finite
 from protea.evaluation.server_side import Judged, Together
 from protea.federation.faults import Absence, draw_absences
-from protea.federation.jobs import Job, JobEngine, Reply, Task, Watch, ignore
-from protea.federation.ledger import Strikes, Traffic
+from protea.federation.jobs import Job, JobEngine, JobKind, Reply, Watch, ignore
+from protea.federation.ledger import Ledger
+from protea.federation.plan import FederationPlan
 from protea.federation.record import Cost, Record
-from protea.federation.uploads import Accepted, accept, by_client, refuse_infinite
+from protea.federation.round import Round
+from protea.federation.uploads import Accepted, Inspection, by_client, refuse_infinite
 
-_IS: dict[Absence, str] = {"dropped out": "dropped out", "late": "was late", "quarantined": "is in quarantine"}
+WHY: dict[Absence, str] = {"dropped out": "dropped out", "late": "was late", "quarantined": "is in quarantine"}
 GROUP = 64  # clients whose answers on the shared test set are in memory at once
 
 
-@dataclass
+class QuorumError(ClientError):
+    """A round has fewer uploads than it needs; ``refused`` are the clients whose upload was not as declared."""
+
+    def __init__(self, message: str, refused: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.refused = list(refused)
+
+
 class Federation:
     """A method, an engine that reaches the clients, and a server."""
 
-    method: Method[Any, Any]
-    engine: JobEngine
-    server: Server
-    clients: int
-    rounds: int
-    fraction: float = 1.0
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    failures: Literal["stop", "skip"] = "stop"
-    min_replies: int = 1
-    quota: str = "min_replies; with 0 the round passes without them"  # how the setting is called, for a message
-    faults: Faults = field(default_factory=Faults)
-    limits: Limits = field(default_factory=Limits)
-    threads: int = 1
-    test: Samples | None = None  # shared by all
-    roster: Callable[[], Sequence[int]] | None = (
-        None  # who can take part, asked before every round; all clients if none
-    )
-    watch: Watch = ignore
-    on_refused: Callable[[Sequence[int]], None] = lambda clients: None  # told whose uploads were not as declared
-    started: bool = field(default=False, init=False)
-    peaks: dict[int, int] = field(default_factory=dict, init=False)  # memory of worker processes, by their ids
-
-    def __post_init__(self) -> None:
-        self.recall([])
-        self.here: Sequence[int] = range(self.clients)
+    def __init__(
+        self,
+        method: Method[Any, Any],
+        engine: JobEngine,
+        server: Server,
+        plan: FederationPlan,
+        *,
+        test: Samples | None = None,  # shared by all
+        roster: Callable[[], Sequence[int]] | None = None,  # who can take part, asked before every round; else all
+        watch: Watch = ignore,  # told of every reply as it comes
+    ) -> None:
+        self.method, self.engine, self.server, self.plan = method, engine, server, plan
+        self.test, self.roster, self.watch = test, roster, watch
+        self.inspection = Inspection(method, server, plan.limits, plan.filters)
+        self.ledger = Ledger(plan.limits.quarantine)
+        self.clients = plan.clients  # a federation over a network may grow
+        self.here: Sequence[int] = range(plan.clients)
+        self.started = False
+        self.peaks: dict[int, int] = {}  # memory of worker processes, by their ids
 
     def recall(self, records: Sequence[Record]) -> None:
         """Take up what earlier rounds left: how much has travelled, and whose uploads were refused."""
-        self.traffic, self.strikes = Traffic.of(records), Strikes.of(records, self.limits.quarantine)
+        self.ledger = Ledger.of(records, self.plan.limits.quarantine)
 
     def start(self) -> None:
         """Let the method fill the server's memory, once."""
         if not self.started:
-            self.started, self.server.rounds = True, self.rounds
+            self.started, self.server.rounds = True, self.plan.rounds
             with self._on_server("start"):
                 self.method.start_server(self.server)
 
     def run(self) -> Iterator[Record]:
         """Run rounds ``server.round + 1 .. rounds`` and yield one record for each."""
-        method, server = self.method, self.server
+        while self.server.round < self.plan.rounds:
+            yield self.play_round()
+
+    def play_round(self) -> Record:
+        """One round: choose, train, aggregate, evaluate."""
         self.start()
-        while server.round < self.rounds:
-            server.round += 1
-            self.here = range(self.clients) if self.roster is None else self.roster()
-            clock, failures = Clock(), dict[int, str]()
-            chosen = choose(self.here, self.fraction, server)
-            absent = self._absent(chosen)
-            asked = [client for client in chosen if absent.get(client) in (None, "late")]
-            judged = Judged(server.classes, server.dim)
-            if self.evaluation.when == "before":
-                with clock("evaluate"):
-                    self._evaluate(chosen, judged, failures)
+        self.server.round += 1
+        this = self._choose()
+        if self.plan.evaluation.when == "before":
+            self._evaluate(this)
+        self._train(this)
+        self._aggregate(this)
+        if self.plan.evaluation.when == "after":
+            self._evaluate(this)
+        return self._recorded(this)
 
-            with clock("train"):
-                jobs = self._jobs("train", asked)
-                replies = self._ask(jobs)
-                answers = by_client(replies)
-                away = {reply.client for reply in replies if reply.away}
-                self.here = [client for client in self.here if client not in away] if away else self.here
-            with clock("server"), self._on_server("aggregate"):
-                found = accept(method, server, self.limits, jobs, answers, absent)
-                self.on_refused(found.refused)
-                self._enough(found, absent)
-                if found.uploads:
-                    method.aggregate(server, found.uploads)
-                    refuse_infinite(server)
-            failures |= found.failures
-            self.strikes.add([client for client in chosen if client not in absent], found.refused)
+    # The steps of a round, in order
 
-            if self.evaluation.when == "after":
-                with clock("evaluate"):
-                    self._evaluate(chosen, judged, failures)
+    def _choose(self) -> Round:
+        """Who is there, who takes part, and who of these will not be heard."""
+        server = self.server
+        self.here = range(self.clients) if self.roster is None else self.roster()
+        chosen = self._sample()
+        absent = draw_absences(self.plan.faults, chosen, self.clients, server.rng.at("round", server.round))
+        absent |= {client: "quarantined" for client in chosen if self.ledger.quarantined(client)}
+        return Round(chosen, absent, Judged(server.classes, server.dim))
 
-            for job in jobs:
-                self.traffic.add(job.client, 0, nbytes(job.down))
-            for reply in replies:
-                self.traffic.add(reply.client, nbytes(reply.up), 0)
-            yield Record(
-                round=server.round,
-                participants=chosen,
-                loss=_mean([r.metrics["loss"] for r in replies if "loss" in r.metrics and r.client not in failures]),
-                test=judged.scores("test"),
-                validation=judged.scores("validation"),
-                classes=judged.by_class(),
-                shared=judged.shared(),
-                server=judged.server,
-                geometry=judged.geometry(),
-                values={name: finite(value) for name, value in server.memory.items() if isinstance(value, float)},
-                bytes_up=sum(nbytes(r.up) for r in replies),
-                bytes_down=sum(nbytes(j.down) for j in jobs),
-                total_up=self.traffic.up.total(),
-                total_down=self.traffic.down.total(),
-                failures=failures,
-                refused=found.refused,
-                absent={client: str(why) for client, why in absent.items()},
-                cost=Cost(clock.seconds, self.memory),
-                clients=self._clients(jobs, answers, judged),
-            )
+    def _train(self, this: Round) -> None:
+        """Have the clients train.  Those that gave no sign of life are not evaluated in this round."""
+        with this.clock("train"):
+            this.jobs = self._jobs("train", this.asked)
+            this.replies = self._ask(this.jobs)
+        away = {reply.client for reply in this.replies if reply.away}
+        self.here = [client for client in self.here if client not in away] if away else self.here
+        self.ledger.count_bytes(this.jobs, this.replies)
 
-    @property
-    def memory(self) -> int:
-        """The most bytes that each process ever had, of all that were heard of."""
-        return sum((self.peaks | {os.getpid(): peak_memory()}).values())
+    def _aggregate(self, this: Round) -> None:
+        """Give the method those uploads that are as declared."""
+        with this.clock("server"), self._on_server("aggregate"):
+            found = self.inspection.accept(this.jobs, by_client(this.replies), this.absent)
+            self._refuse_too_few(found, this.absent)
+            if found.uploads:
+                self.method.aggregate(self.server, found.uploads)
+                refuse_infinite(self.server)
+        this.failures |= found.failures
+        this.refused = found.refused
+        self.ledger.count_refusals([client for client in this.chosen if client not in this.absent], found.refused)
 
-    def look(self) -> Named:
-        """All prototypes as they are now, and one client's features: what a report draws."""
-        server, found = self.server, Named()
-        with self._on_server("look"):
-            if (known := self.method.prototypes(self.method.broadcast(server, 0))) is not None:
-                found = {f"global.{name}": tensor for name, tensor in pack(known).items()}
-        all_there = self.evaluation.clients == "all"
-        clients = self.here if all_there else choose(self.here, self.fraction, server)
-        for reply in self._ask(self._jobs("look", clients), ignore):
-            try:
-                if reply.error is None and (shown := unpack(Snapshot, reply.up)) is not None:
-                    shown.check(server.classes, server.dim)
-            except PayloadError:
-                continue  # a picture without it is better than none
-            first = reply.client == clients[0]
-            parts = {name: t for name, t in reply.up.items() if first or name.startswith("prototypes")}
-            found |= {f"{reply.client}.{name}": tensor for name, tensor in parts.items()}
-        return found
+    def _evaluate(self, this: Round) -> None:
+        """Judge clients on their own data, and now and then, with the server's model, on the shared test set."""
+        server, settings, judged = self.server, self.plan.evaluation, this.judged
+        clients = self.here if settings.clients == "all" else this.chosen
+        with this.clock("evaluate"):
+            if settings.due(server.round, self.plan.rounds):
+                self._judge("evaluate", clients, judged, this.failures)
+                with self._on_server("evaluate"):
+                    judged.known = self.method.prototypes(self.method.broadcast(server, 0))
+                    if self.test is not None:
+                        judged.server = serve(self.method, server, self.test)
+            if self.test is not None and settings.shared_due(server.round, self.plan.rounds):
+                judged.together = Together(self.test.y.cpu(), server.classes)
+                for start in range(0, len(clients), GROUP):
+                    self._judge("answer", clients[start : start + GROUP], judged.together, this.failures)
 
-    def _jobs(self, task: Task, clients: Sequence[int]) -> list[Job]:
+    def _recorded(self, this: Round) -> Record:
+        """The round in plain values."""
+        server, judged = self.server, this.judged
+        return Record(
+            round=server.round,
+            participants=this.chosen,
+            loss=this.loss,
+            test=judged.scores("test"),
+            validation=judged.scores("validation"),
+            classes=judged.by_class(),
+            shared=judged.shared(),
+            server=judged.server,
+            geometry=judged.geometry(),
+            values={name: finite(value) for name, value in server.memory.items() if isinstance(value, float)},
+            bytes_up=sum(reply.size for reply in this.replies),
+            bytes_down=sum(job.size for job in this.jobs),
+            total_up=self.ledger.up.total(),
+            total_down=self.ledger.down.total(),
+            failures=this.failures,
+            refused=this.refused,
+            absent={client: str(why) for client, why in this.absent.items()},
+            cost=Cost(this.clock.seconds, self.memory),
+            clients=self._clients(this.jobs, by_client(this.replies), judged),
+        )
+
+    # Parts of these steps
+
+    def _sample(self) -> list[int]:
+        """Who of those that are there takes part in this round."""
+        rng, count = self.server.rng.at("round", self.server.round), participants(len(self.here), self.plan.fraction)
+        return sorted(self.plan.sampler(self.here, count, self.server.round, rng))
+
+    def _jobs(self, task: JobKind, clients: Sequence[int]) -> list[Job]:
         """A job for each; clients that are sent the very same thing share one copy of it."""
         jobs, last, packed = [], None, pack(None)
         with self._on_server("broadcast"):
@@ -170,44 +181,25 @@ class Federation:
                 jobs.append(Job(task, self.server.round, client, packed))
         return jobs
 
-    def _absent(self, chosen: Sequence[int]) -> dict[int, Absence]:
-        """Who of the chosen clients will not be heard in this round."""
-        away = draw_absences(self.faults, chosen, self.clients, self.server.rng.at("round", self.server.round))
-        return away | {client: "quarantined" for client in chosen if self.strikes.out(client)}
-
-    def _enough(self, found: Accepted, absent: Mapping[int, Absence]) -> None:
-        """Raise where failures are not put up with, or too few replies are left."""
-        if found.failures and self.failures == "stop":
-            raise ClientError(next(iter(found.failures.values())))
-        if len(found.uploads) < self.min_replies:
-            reasons = [*found.failures.values(), *(f"client {client} {_IS[why]}." for client, why in absent.items())]
-            raise ClientError(
-                f"round {self.server.round}: {len(found.uploads)} usable replies came, {self.min_replies} are needed "
-                f"({self.quota}).  " + "  ".join(reasons)
-            )
-
-    def _evaluate(self, chosen: Sequence[int], judged: Judged, failures: dict[int, str]) -> None:
-        """Judge clients on their own data, and now and then, with the server's model, on the shared test set."""
-        server, settings = self.server, self.evaluation
-        clients = self.here if settings.clients == "all" else chosen
-        if settings.due(server.round, self.rounds):
-            self._judge("evaluate", clients, judged, failures)
-            with self._on_server("evaluate"):
-                judged.known = self.method.prototypes(self.method.broadcast(server, 0))
-                if self.test is not None:
-                    judged.server = serve(self.method, server, self.test)
-        if self.test is not None and settings.shared_due(server.round, self.rounds):
-            judged.together = Together(self.test.y.cpu(), server.classes)
-            for start in range(0, len(clients), GROUP):
-                self._judge("answer", clients[start : start + GROUP], judged.together, failures)
-
     def _ask(self, jobs: Sequence[Job], watch: Watch | None = None) -> list[Reply]:
         """The engine's replies; their processes' memory is noted."""
         replies = self.engine.map(jobs, watch or self.watch)
         self.peaks |= {reply.process: reply.memory for reply in replies if reply.process}
         return replies
 
-    def _judge(self, task: Task, clients: Sequence[int], judge: Judged | Together, failures: dict[int, str]) -> None:
+    def _refuse_too_few(self, found: Accepted, absent: Mapping[int, Absence]) -> None:
+        """Raise where failures are not put up with, or too few uploads are left."""
+        if found.failures and self.plan.failures == "stop":
+            raise QuorumError(next(iter(found.failures.values())), found.refused)
+        if len(found.uploads) < self.plan.min_replies:
+            reasons = [*found.failures.values(), *(f"client {client} {WHY[why]}." for client, why in absent.items())]
+            raise QuorumError(
+                f"round {self.server.round}: {len(found.uploads)} usable replies came, {self.plan.min_replies} are "
+                f"needed ({self.plan.quota}).  " + "  ".join(reasons),
+                found.refused,
+            )
+
+    def _judge(self, task: JobKind, clients: Sequence[int], judge: Judged | Together, failures: dict[int, str]) -> None:
         """Give each good reply to the judge, and the reasons against the others to ``failures``.
 
         Replies are read as they come, while clients are at work, and taken in the order of clients.
@@ -236,7 +228,7 @@ class Federation:
             why = str(found)
             if isinstance(found, PayloadError):
                 why = f"client {reply.client}, round {self.server.round}: its evaluation cannot be used: {why}"
-            if self.failures == "stop":
+            if self.plan.failures == "stop":
                 raise ClientError(why) from found
             failures.setdefault(reply.client, why)
 
@@ -250,46 +242,46 @@ class Federation:
             losses = [finite(reply.metrics["loss"]) for reply in own if "loss" in reply.metrics]
             found[job.client] = {
                 "loss": losses[0] if losses else None,
-                "up": sum(nbytes(reply.up) for reply in own),
-                "down": nbytes(job.down),
-                "total_up": self.traffic.up[job.client],
-                "total_down": self.traffic.down[job.client],
+                "up": sum(reply.size for reply in own),
+                "down": job.size,
+                "total_up": self.ledger.up[job.client],
+                "total_down": self.ledger.down[job.client],
             }
         for client, numbers in judged.clients().items():
             found.setdefault(client, {}).update(numbers)
         return [{"client": client, **numbers} for client, numbers in sorted(found.items())]
 
+    @property
+    def memory(self) -> int:
+        """The most bytes that each process ever had, of all that were heard of."""
+        return sum((self.peaks | {os.getpid(): peak_memory()}).values())
+
     @contextmanager
     def _on_server(self, purpose: str) -> Iterator[None]:
         """Draws of a server hook come from the stream ``server/round/12/aggregate``."""
-        with threads(self.threads), self.server.rng.at("round", self.server.round).default(purpose):
+        with threads(self.plan.threads), self.server.rng.at("round", self.server.round).default(purpose):
             yield
 
+    # Beside the rounds
 
-def participants(clients: int, fraction: float) -> int:
-    """How many clients take part in a round."""
-    return max(1, round(fraction * clients))
+    def prototypes(self) -> Any:
+        """The global prototypes as they are now; ``None`` for methods that have none."""
+        with self._on_server("look"):
+            return self.method.prototypes(self.method.broadcast(self.server, 0))
 
-
-def choose(clients: Sequence[int], fraction: float, server: Server) -> list[int]:
-    """Who of these takes part in this round."""
-    count = participants(len(clients), fraction)
-    generator = server.rng.at("round", server.round).generator("participants")
-    return sorted(clients[place] for place in torch.randperm(len(clients), generator=generator)[:count].tolist())
-
-
-class Clock:
-    """Seconds by what they were spent on."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, purpose: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[purpose] = self.seconds.get(purpose, 0.0) + time.perf_counter() - started
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+    def look(self) -> Named:
+        """All prototypes as they are now, and one client's features: what a report draws."""
+        server, found = self.server, Named()
+        if (known := self.prototypes()) is not None:
+            found = {f"global.{name}": tensor for name, tensor in pack(known).items()}
+        clients = self.here if self.plan.evaluation.clients == "all" else self._sample()
+        for reply in self._ask(self._jobs("look", clients), ignore):
+            try:
+                if reply.error is None and (shown := unpack(Snapshot, reply.up)) is not None:
+                    shown.check(server.classes, server.dim)
+            except PayloadError:
+                continue  # a picture without it is better than none
+            first = reply.client == clients[0]
+            parts = {name: t for name, t in reply.up.items() if first or name.startswith("prototypes")}
+            found |= {f"{reply.client}.{name}": tensor for name, tensor in parts.items()}
+        return found

@@ -1,4 +1,8 @@
-"""What of the replies reaches a method's ``aggregate``: nothing that is not as it was declared."""
+"""Which uploads reach a method's ``aggregate``: those that are just what was declared, and no others.
+
+An upload is checked once, whatever engine brought it:
+bytes -> well-formed? small enough? -> filters (reversed) -> declared? finite? not too long? -> ``method.check``.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,11 @@ from protea.config.sections import Limits
 from protea.config.units import in_bytes
 from protea.core.errors import ClientError, PayloadError, ProteaError
 from protea.core.method import Method, Upload
-from protea.core.payload import nbytes, refuse_large, unpack
+from protea.core.payload import refuse_large, refuse_malformed, unpack
 from protea.core.server import Server
 from protea.federation.faults import Absence
 from protea.federation.jobs import Job, Reply
+from protea.filters.base import Filter, Passage, arrive_all
 
 
 @dataclass(frozen=True)
@@ -28,38 +33,67 @@ class Accepted:
     refused: list[int] = field(default_factory=list)  # clients whose reply was not as declared
 
 
-def accept(
-    method: Method[Any, Any],
-    server: Server,
-    limits: Limits,
-    jobs: Sequence[Job],
-    answers: Mapping[int, Sequence[Reply]],
-    absent: Mapping[int, Absence],
-) -> Accepted:
-    """The good uploads among the ``answers`` of each client to its job; those of ``absent`` clients came too late."""
-    found = Accepted()
-    for job in jobs:
-        try:
-            reply = the_one_to(job, answers.get(job.client, []))
-            payload = checked(method, server, limits, reply)
-            if job.client not in absent:
-                found.uploads.append(Upload(job.client, payload, reply.samples))
-        except PayloadError as error:
-            found.failures[job.client] = f"client {job.client}, round {job.round}: {error}"
-            found.refused.append(job.client)
-        except ClientError as error:
-            found.failures[job.client] = str(error)
-    return found
+@dataclass(frozen=True)
+class Inspection:
+    """Checks what arrives for a method: the one place where an upload is believed or not."""
+
+    method: Method[Any, Any]
+    server: Server
+    limits: Limits
+    filters: Sequence[Filter] = ()
+
+    def accept(
+        self, jobs: Sequence[Job], answers: Mapping[int, Sequence[Reply]], absent: Mapping[int, Absence]
+    ) -> Accepted:
+        """Sort the clients' answers to their jobs; good ones of ``absent`` clients came too late and are left out."""
+        found = Accepted()
+        for job in jobs:
+            try:
+                reply = the_reply_to(job, answers.get(job.client, []))
+                payload = self.payload(reply)
+                if job.client not in absent:
+                    found.uploads.append(Upload(job.client, payload, reply.samples))
+            except PayloadError as error:
+                found.failures[job.client] = f"client {job.client}, round {job.round}: {error}"
+                found.refused.append(job.client)
+            except ClientError as error:
+                found.failures[job.client] = str(error)
+        return found
+
+    def payload(self, reply: Reply) -> Any:
+        """The upload in a reply, as the method declared it; :class:`PayloadError` if it is not that."""
+        method, server = self.method, self.server
+        if reply.size > in_bytes(self.limits.upload):
+            raise PayloadError(f"{reply.size:,} bytes arrived; limits.upload is {self.limits.upload}.")
+        named = reply.up
+        if self.filters:
+            refuse_malformed(named)
+            rng = server.rng.at("round", reply.round, "client", reply.client)
+            at = Passage(reply.client, reply.round, method.up, server.classes, server.dim, rng)
+            named = arrive_all(self.filters, named, at)
+        payload = unpack(method.up, {name: tensor.to(server.device) for name, tensor in named.items()})
+        refuse_large(named, self.limits.norm)
+        if payload is not None:
+            payload.check(server.classes, server.dim)
+        elif method.up is not type(None):
+            raise PayloadError(f"nothing arrived, {method.up.__name__} was expected.")
+        if reply.samples < 1:
+            raise PayloadError(f"{reply.samples} samples were reported; at least one is needed.")
+        if not all(math.isfinite(value) for value in reply.metrics.values()):
+            raise PayloadError(f"its loss is not finite: {reply.metrics}.")
+        method.check(server, payload)
+        return payload
 
 
 def by_client(replies: Sequence[Reply]) -> dict[int, list[Reply]]:
+    """The replies of each client; an honest one sends one to each job."""
     found: dict[int, list[Reply]] = {}
     for reply in replies:
         found.setdefault(reply.client, []).append(reply)
     return found
 
 
-def the_one_to(job: Job, own: Sequence[Reply]) -> Reply:
+def the_reply_to(job: Job, own: Sequence[Reply]) -> Reply:
     """The client's reply to a job, if there is one, only one, and it is of that round."""
     if not own:
         raise ClientError(f"client {job.client}, round {job.round}: it did not answer.")
@@ -72,24 +106,6 @@ def the_one_to(job: Job, own: Sequence[Reply]) -> Reply:
     if own[0].error is not None:
         raise ClientError(own[0].error)
     return own[0]
-
-
-def checked(method: Method[Any, Any], server: Server, limits: Limits, reply: Reply) -> Any:
-    """The upload in a reply, if it is as declared."""
-    if (size := nbytes(reply.up)) > in_bytes(limits.upload):
-        raise PayloadError(f"{size:,} bytes arrived; limits.upload is {limits.upload}.")
-    refuse_large(reply.up, limits.norm)
-    payload = unpack(method.up, {name: t.to(server.device) for name, t in reply.up.items()})
-    if payload is not None:
-        payload.check(server.classes, server.dim)
-    elif method.up is not type(None):
-        raise PayloadError(f"nothing arrived, {method.up.__name__} was expected.")
-    if reply.samples < 1:
-        raise PayloadError(f"{reply.samples} samples were reported; at least one is needed.")
-    if not all(math.isfinite(value) for value in reply.metrics.values()):
-        raise PayloadError(f"its loss is not finite: {reply.metrics}.")
-    method.check(server, payload)
-    return payload
 
 
 def refuse_infinite(server: Server) -> None:

@@ -20,7 +20,7 @@ from protea.config.families import Adapter, Models
 from protea.config.sections import Evaluation, Limits
 from protea.config.toml import Table, override, settings_from_table, to_table
 from protea.config.words import Protocol
-from protea.core.choices import choice_of
+from protea.core.choices import choice_of, list_of
 from protea.core.errors import ConfigError
 from protea.core.method import Method
 from protea.core.rng import Streams
@@ -64,6 +64,7 @@ class Task:
     models: Space = field(default_factory=Space)
     training: Training = field(default_factory=Training)  # a site may set its own
     evaluation: Judging = field(default_factory=Judging)
+    filters: tuple[Any, ...] = list_of("filters", "name")  # of uploads, in the order in which sites apply them
     limits: Limits = field(default_factory=Limits)
 
     def mark(self) -> str:
@@ -93,7 +94,7 @@ def parse(text: str, where: str) -> Task:
 
 def refuse_places(table: Table, where: str) -> None:
     """Raise :class:`ConfigError` for ``module:name``: that would be imported, and called, at every site."""
-    for part in ("method", "models"):
+    for part in ("method", "models", "filters", "training", "evaluation"):
         for text in _texts(table.get(part)):
             if ":" in text:
                 raise ConfigError(

@@ -50,6 +50,11 @@ def save(folder: Path, loop: Federation, keep: int = 2) -> Path:
     return path
 
 
+def is_of(folder: Path, round: int) -> bool:
+    """Whether there is a complete checkpoint of this round."""
+    return (folder / f"{round:06d}" / "state.json").is_file()
+
+
 def sums(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
     """By name below the folder."""
     return {file.relative_to(folder).as_posix(): asdict(Sum.of(file)) for file in sorted(files)}

@@ -38,7 +38,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> RunDirectory:
-        """A new directory; one that holds a run already is never overwritten.
+        """Make a new directory; one that holds a run already is never overwritten.
 
         ``config.toml`` comes last: where it is, there is a run that can be resumed.
         """
@@ -103,8 +103,27 @@ class RunDirectory:
             )
 
     @property
+    def config_path(self) -> Path:
+        """The settings; where this file is, there is a run."""
+        return self.path / "config.toml"
+
+    @property
+    def partition_path(self) -> Path:
+        return self.path / "partition.json"
+
+    @property
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of all checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a run, which may be gone on with or read."""
+        return self.config_path.is_file()
 
     def append(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Add lines to ``metrics.jsonl`` in one write, on disk when this returns."""

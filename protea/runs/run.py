@@ -1,171 +1,326 @@
-"""From an experiment to its records: put the parts together, run, keep what happened."""
+"""A run: an experiment from its first round to what was learned, in memory or in a directory."""
 
 from __future__ import annotations
 
-import math
-import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, replace
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
-from protea.clients.factory import ClientFactory
-from protea.config.experiment import Experiment, experiment_to_toml, load_experiment
-from protea.config.toml import to_table
+from torch import Tensor
+
+from protea.clients.state_files import save_server
+from protea.config.experiment import Experiment, load_experiment
 from protea.core.errors import CheckpointError, ConfigError
-from protea.core.files import named
 from protea.core.payload import halved, to_bytes
-from protea.data.partition.file import PartitionFile
-from protea.federation.jobs import Watch, ignore
+from protea.core.prototypes import Prototypes
 from protea.federation.loop import Federation
 from protea.federation.record import Record
 from protea.runs import checkpoint
 from protea.runs.directory import RunDirectory
-from protea.runs.environment import environment
-from protea.runs.settings_diff import differing, flat, shown, under
-from protea.runs.setup import _begin, federation, open_engine
-from protea.runs.summary import summarise
+from protea.runs.observers import STOP, Callback, Observer, Observers
+from protea.runs.result import Result
+from protea.runs.setup import RunSetup, Simulation
+from protea.runs.tables import client_rows, round_rows
+from protea.runs.trained import Inputs, TrainedClient, TrainedState
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped]
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a run gave.  ``directory`` is where it left its traces, if it was told to."""
+class Run:
+    """A run of an experiment: iterate over it, and every step is a round.
 
-    experiment: Experiment
-    records: list[Record]
-    summary: dict[str, Any]
-    directory: Path | None
+    ``path`` is its directory: a new one, or that of the same experiment, which then goes on from its newest checkpoint.
+    Without a path nothing is written.  Without an experiment, the directory's own is taken (:func:`protea.load`).
+
+    >>> from protea import Data, Experiment, Models, Run
+    >>> experiment = Experiment(rounds=2, clients=2, data=Data(samples=200), models=Models("tiny_mlp", dim=16))
+    >>> run = Run(experiment)
+    >>> for record in run:
+    ...     assert record.accuracy is not None
+    >>> run.client(1).model.name
+    'tiny_mlp'
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment | RunSetup | None = None,
+        path: Path | str | None = None,
+        *,
+        observers: Sequence[Observer | Callback] = (),
+    ) -> None:
+        self.directory = None if path is None else RunDirectory(Path(path))
+        self.observers = Observers(observers)
+        self._given = Simulation(experiment) if isinstance(experiment, Experiment) else experiment
+        self._loop: Federation | None = None  # while it goes on here
+        self._open = ExitStack()  # what is to be given back then
+        self._records: list[Record] = []
+        self._kept: TrainedState | None = None  # what was learned, for a run without a directory
+        self._summary: dict[str, Any] | None = None
+        self._broken = False  # a run without a directory that failed cannot go on
+        if self.directory is not None:
+            if self._given is not None:
+                self.directory.go_on = self._given.go_on(self.directory.path)
+            if experiment is None or self.directory.begun:
+                RunDirectory.open(self.directory.path)
+            else:
+                RunDirectory.refuse_taken(self.directory.path)
+            if self.directory.begun and self._given is not None:
+                self.directory.check()
+                self._given.refuse_other(self.directory)
+
+    # Going on, round by round
+
+    def __iter__(self) -> Iterator[Record]:
+        """Play the rounds that are left, one for each step; leave the loop and come back any time."""
+        while (record := self.step()) is not None:
+            yield record
+
+    def step(self) -> Record | None:
+        """Play one more round; ``None`` if there is none left."""
+        if self.ended:
+            return None
+        try:
+            loop = self._started()
+            if loop.server.round >= self.setup.rounds:  # all rounds were done, and only the end is missing
+                self._finish(loop)
+                return None
+            record = loop.play_round()
+            self._records.append(record)
+            self._keep(record, loop)
+            stopped = self.observers.round(record) is STOP
+            if stopped:
+                self._save(loop)
+            if stopped or record.round >= self.setup.rounds:
+                self._finish(loop)
+            return record
+        except BaseException:
+            self._broken = self.directory is None
+            self.close()
+            raise
+
+    def finish(self) -> Result:
+        """Play all rounds that are left."""
+        for _ in self:
+            pass
+        return self.result
+
+    def close(self) -> None:
+        """Give back processes, files and the lock on the directory.  A run with a directory can go on later."""
+        if self._loop is not None:
+            self._loop = None
+            with self._open:
+                self.observers.ended(self)
+            self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _started(self) -> Federation:
+        """The round loop, as it was left, from the newest checkpoint, or new."""
+        if self._loop is not None:
+            return self._loop
+        if self._broken:
+            raise ConfigError("This run has failed, and keeps nothing on disk to go on from.  Make a new one.")
+        directory, start = self.directory, None
+        with ExitStack() as opened:
+            if directory is not None and directory.begun:
+                opened.enter_context(directory.held())
+                if self.ended:
+                    raise ConfigError(f"{directory.path} has ended meanwhile: another process went on with it.")
+                directory.check()
+                start = checkpoint.newest(directory.checkpoints)
+            self.setup.prepare(directory if start is not None else None)
+            if directory is not None and not directory.begun:
+                RunDirectory.create(directory.path, self.setup.config(), self.setup.environment())
+                opened.enter_context(directory.held())
+            opened.callback(self.setup.close)
+            loop = self.setup.federation(self.observers.replied)
+            self._records = [] if directory is None else self._recalled(directory, loop, start)
+            self._loop, self._open = loop, opened.pop_all()
+        self.observers.started(self)
+        return loop
+
+    def _recalled(self, directory: RunDirectory, loop: Federation, start: Path | None) -> list[Record]:
+        """Put loop and directory back to the checkpoint ``start``, or to the beginning; the rounds until there."""
+        if start is not None:
+            checkpoint.load(start, loop)
+        with directory.writing():
+            checkpoint.clear(directory.checkpoints, self.setup.checkpoint.keep)
+            directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
+            if start is None:
+                self.setup.keep(directory)
+                directory.append([self.setup.describe()])
+        records = Record.read(directory.metrics())
+        loop.recall(records)
+        return records
+
+    def _keep(self, record: Record, loop: Federation) -> None:
+        """Write what happened in the round; the checkpoint last, since it vouches for the rest."""
+        if self.directory is None:
+            return
+        with self.directory.writing():
+            self.directory.append(record.lines())
+            if self.setup.evaluation.snapshot_due(record.round, self.setup.rounds):
+                self.directory.keep_snapshot(record.round, to_bytes(halved(loop.look())))
+        if record.round % self.setup.checkpoint.every == 0 or record.round == self.setup.rounds:
+            self._save(loop)
+
+    def _save(self, loop: Federation) -> None:
+        if self.directory is not None and not checkpoint.is_of(self.directory.checkpoints, loop.server.round):
+            with self.directory.writing():
+                checkpoint.save(self.directory.checkpoints, loop, self.setup.checkpoint.keep)
+
+    def _finish(self, loop: Federation) -> None:
+        """Write the summary, or without a directory keep what was learned, and close."""
+        summary = self.setup.summary(self._records)
+        self.setup.end()
+        if self.directory is not None:
+            with self.directory.writing():
+                self.directory.finish(summary)
+        else:
+            self._kept = self._state_of(loop)
+        self._summary = summary
+        self.close()
+
+    # What there is
+
+    @cached_property
+    def setup(self) -> RunSetup:
+        """What the run is made of."""
+        if self._given is not None:
+            return self._given
+        if self.directory is None:
+            raise ConfigError("A run needs an experiment, or the directory of a run that was begun.")
+        self.directory.check()
+        found = Simulation(load_experiment(self.directory.config_path))
+        found.refuse_other(self.directory)
+        return found
 
     @property
-    def accuracy(self) -> float:
-        """By the run's protocol and the method's own rule, every test sample counting once; nan if there is none."""
-        accuracy = self.summary["accuracy"]
-        return math.nan if accuracy is None else float(accuracy)
+    def experiment(self) -> Experiment:
+        """The experiment of a simulation."""
+        if isinstance(self.setup, Simulation):
+            return self.setup.experiment
+        raise ConfigError("This run is that of a federation over a network, which has a task and no experiment.")
+
+    @property
+    def ended(self) -> bool:
+        """Whether all rounds are done, or an observer has stopped the run."""
+        return self._summary is not None or (self.directory is not None and self.directory.ended())
+
+    @property
+    def records(self) -> list[Record]:
+        """All rounds so far; those of a run that another process goes on with are read anew."""
+        if self._loop is not None or self.directory is None or not self.directory.begun:
+            return list(self._records)
+        try:
+            return Record.read(self.directory.metrics())
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            raise CheckpointError(f"{self.directory.metrics_path} cannot be read: {error!r}.") from error
+
+    @property
+    def result(self) -> Result:
+        """The headline numbers: those of the end, or of the rounds so far."""
+        summary = self._summary or (self.directory.summary() if self.directory is not None else None)
+        records = self.records
+        if summary is None:
+            if self._loop is None:
+                self.setup.prepare(self.directory if self.directory is not None and self.directory.begun else None)
+            summary = self.setup.summary(records)
+        experiment = self._given.experiment if isinstance(self._given, Simulation) else None
+        return Result(experiment, records, summary, None if self.directory is None else self.directory.path)
+
+    def table(self, clients: bool = False) -> pandas.DataFrame:
+        """A pandas table with a row for each round, or with ``clients`` for each client in each round."""
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise ConfigError("run.table() needs pandas, which is not installed.  Type: pip install pandas") from None
+        return pandas.DataFrame(client_rows(self.records) if clients else round_rows(self.records))
+
+    # What was learned
+
+    def client(self, id: int) -> TrainedClient:
+        """A client after the last round here, or after the newest checkpoint of a run that goes on elsewhere."""
+        return self._state().client(id)
+
+    def predict(self, x: Inputs, client: int, rule: str = "method") -> Tensor:
+        """A client's class probabilities ``(samples, classes)``, by the method's own rule or another."""
+        return self.client(client).predict(x, rule)
+
+    @property
+    def prototypes(self) -> Prototypes | None:
+        """The global prototypes; ``None`` for methods that have none."""
+        return self._state().prototypes()
+
+    def _state(self) -> TrainedState:
+        if self._loop is not None:
+            if self._kept is None or self._kept.round != self._loop.server.round:
+                self._kept = self._state_of(self._loop)
+            return self._kept
+        if self.directory is None:
+            if self._kept is None:
+                raise ConfigError("This run has not begun: nothing is learned yet.  Iterate over it, or finish() it.")
+            return self._kept
+        found = checkpoint.complete(self.directory.checkpoints)
+        if not found:
+            raise ConfigError(
+                f"{self.directory.path} has no checkpoint, so there are no models in it.  They are written every "
+                f"{self.setup.checkpoint.every} rounds (checkpoint.every) and at the end."
+            )
+        checkpoint.verify(found[-1])
+        if self._kept is None or self._kept.folder != found[-1]:
+            self.setup.prepare(self.directory)
+            self._kept = TrainedState(self.setup, found[-1], int(found[-1].name))
+        return self._kept
+
+    def _state_of(self, loop: Federation) -> TrainedState:
+        """Write the state of server and clients to a folder that is gone with this run."""
+        folder = Path(tempfile.mkdtemp(prefix="protea-run-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        save_server(loop.server, folder)
+        loop.engine.save(folder)
+        return TrainedState(self.setup, folder, loop.server.round)
 
 
-def rounds(experiment: Experiment, watch: Watch = ignore) -> Iterator[Record]:
-    """Run the experiment and yield one record per round; nothing is written."""
-    recipe = _begin(experiment)
-    with closing(open_engine(experiment, recipe)) as engine:
-        yield from federation(experiment, recipe, engine, watch).run()
+def load(path: Path | str, experiment: Experiment | None = None) -> Run:
+    """The run in a directory: ended, interrupted, or still going on; iterate over it to go on with it.
+
+    A script whose method or data no file can name gives its experiment again.
+    """
+    RunDirectory.open(Path(path))
+    return Run(experiment, path)
 
 
 def run(
-    experiment: Experiment,
-    out: Path | str | None = None,
-    *,
-    watch: Watch = ignore,
-    on_round: Callable[[Record], None] = lambda record: None,
+    experiment: Experiment, out: Path | str | None = None, *, observers: Sequence[Observer | Callback] = ()
 ) -> Result:
-    """Run the experiment to its end; with ``out``, in that new directory."""
-    if out is None:
-        return _run(experiment, _begin(experiment), None, watch, on_round)
-    RunDirectory.refuse_taken(Path(out))
-    recipe = _begin(experiment)
-    experiment = replace(experiment, models=recipe.models)  # with what was settled by timing
-    directory = RunDirectory.create(
-        Path(out), experiment_to_toml(experiment), environment(recipe.device, experiment.engine.threads)
-    )
-    with directory.held():
-        return _run(experiment, recipe, directory, watch, on_round)
+    """Run an experiment to its end; with ``out``, in that new directory."""
+    if out is not None:
+        RunDirectory.refuse_taken(Path(out))
+    return Run(experiment, out, observers=observers).finish()
 
 
 def resume(
-    path: Path | str,
-    experiment: Experiment | None = None,
-    *,
-    watch: Watch = ignore,
-    on_round: Callable[[Record], None] = lambda record: None,
+    path: Path | str, experiment: Experiment | None = None, *, observers: Sequence[Observer | Callback] = ()
 ) -> Result:
     """Continue a run from its newest complete checkpoint, to the same end as if it had never stopped.
 
     A script whose method or data no file can name gives its experiment again.
     """
-    directory = RunDirectory.open(Path(path))
-    with directory.held():
-        if directory.ended():
-            raise ConfigError(f"{path} has ended: there is nothing to continue.  Its numbers are in summary.json.")
-        directory.check()
-        start = checkpoint.newest(directory.path / "checkpoints")
-        if experiment is None:
-            experiment = load_experiment(directory.path / "config.toml")
-        else:
-            refuse_other(experiment, directory.path / "config.toml")
-            stored = tomllib.loads((directory.path / "config.toml").read_text("utf-8"))["models"]["channels_last"]
-            experiment = replace(experiment, models=replace(experiment.models, channels_last=tuple(stored)))
-        given = PartitionFile(str(directory.path / "partition.json")) if start else None
-        return _run(experiment, _begin(experiment, given), directory, watch, on_round, start)
-
-
-def ended(path: Path | str, experiment: Experiment) -> Result | None:
-    """What a run of this experiment gave, if it has ended."""
-    directory = RunDirectory.open(Path(path))
-    if not directory.ended():
-        return None
-    directory.check()
-    refuse_other(experiment, directory.path / "config.toml")
-    try:
-        records = Record.read(directory.metrics())
-    except (OSError, ValueError, KeyError, IndexError) as error:
-        raise CheckpointError(f"{directory.metrics_path} cannot be read: {error!r}.") from error
-    return Result(experiment, records, directory.summary() or {}, directory.path)
-
-
-def refuse_other(experiment: Experiment, config: Path) -> None:
-    """Raise unless a run's config has these settings.  Where it goes on, and how often it is saved, may differ."""
-    given, stored = (flat(table) for table in (to_table(experiment), tomllib.loads(config.read_text("utf-8"))))
-    engine = ("name", "workers", "limit", "retries", "memory", "address", "gpus")
-    free = ["device", "checkpoint", *(f"engine.{setting}" for setting in engine)]
-    if isinstance(experiment.models.channels_last, str):
-        free.append("models.channels_last")
-    if other := [name for name in differing([given, stored]) if not under(name, free)]:
-        found = ", ".join(f"{name} is {shown(given.get(name))}, {shown(stored.get(name))} there" for name in other[:3])
-        raise ConfigError(
-            f"This is not the experiment of {config.parent}: {found}.  Give the same one, or run it anew."
-        )
-
-
-def _run(
-    experiment: Experiment,
-    recipe: ClientFactory,
-    directory: RunDirectory | None,
-    watch: Watch,
-    on_round: Callable[[Record], None],
-    start: Path | None = None,  # a checkpoint
-) -> Result:
-    records = []
-    with closing(open_engine(experiment, recipe)) as engine:
-        loop = federation(experiment, recipe, engine, watch)
-        if directory is not None:
-            if start is not None:
-                checkpoint.load(start, loop)
-            with directory.writing():
-                checkpoint.clear(directory.path / "checkpoints", experiment.checkpoint.keep)
-                directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
-                if start is None:
-                    with named(directory.path / "partition.json"):
-                        recipe.data.save_partition(directory.path / "partition.json")
-                    directory.append([recipe.describe()])
-            records = Record.read(directory.metrics())
-            loop.recall(records)
-        for record in loop.run():
-            records.append(record)
-            if directory is not None:
-                with directory.writing():
-                    _keep(experiment, record, loop, directory)
-            on_round(record)
-    numbers = summarise(experiment, records, recipe.data)
-    if directory is not None:
-        with directory.writing():
-            directory.finish(numbers)
-    return Result(experiment, records, numbers, directory.path if directory else None)
-
-
-def _keep(experiment: Experiment, record: Record, loop: Federation, directory: RunDirectory) -> None:
-    """Write what happened in the round; the checkpoint last, since it vouches for the rest."""
-    directory.append(record.lines())
-    if experiment.evaluation.snapshot_due(record.round, experiment.rounds):
-        directory.keep_snapshot(record.round, to_bytes(halved(loop.look())))
-    if record.round % experiment.checkpoint.every == 0 or record.round == experiment.rounds:
-        checkpoint.save(directory.path / "checkpoints", loop, experiment.checkpoint.keep)
+    found = Run(experiment, RunDirectory.open(Path(path)).path, observers=observers)
+    if found.ended:
+        raise ConfigError(f"{path} has ended: there is nothing to continue.  Its numbers are in summary.json.")
+    return found.finish()

@@ -7,16 +7,12 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from protea.clients.factory import ClientFactory
 from protea.clients.worker import Worker
-from protea.config.experiment import Experiment, experiment_to_toml, method_label
+from protea.config.experiment import Experiment
 from protea.config.sections import participants
-from protea.config.units import percent, size
 from protea.core.devices import threads
 from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
@@ -24,10 +20,7 @@ from protea.data.federated import Federated
 from protea.data.partition.split import Share
 from protea.engines.inline import Inline
 from protea.engines.processes.pool import cores
-from protea.models.architectures import parameters
-from protea.runs.setup import federation, prepare
-
-SHOWN = 20  # clients and classes; more are summed up
+from protea.runs.setup import federation
 
 
 @dataclass(frozen=True)
@@ -82,63 +75,3 @@ def seconds(experiment: Experiment, recipe: ClientFactory, models: list[SplitMod
         looked_at = len(share.train) + (len(share.test) + len(share.validation)) / settings.every + shared
         total += each[client % len(each)] * (trained + looked_at / 3)  # looking is a third of a step
     return total / workers
-
-
-def show(console: Console, experiment: Experiment) -> None:
-    recipe = prepare(experiment)
-    console.rule("Settings")
-    console.print(experiment_to_toml(experiment), highlight=False, markup=False)
-    console.rule("Clients")
-    console.print(clients(recipe))
-    console.print(f"Always answering a client's commonest class: {percent(recipe.data.majority())} % accuracy.")
-    console.rule("Models")
-    with Streams(experiment.seed).default("preview"):
-        models = [recipe.make(member) for member in recipe.members]
-    console.print(architectures(recipe, models))
-    console.rule("Cost")
-    sent, took, name = traffic(experiment, recipe), seconds(experiment, recipe, models), method_label(experiment.method)
-    both = sent.up + sent.down
-    console.print(
-        f"{name}: about {size(sent.up)} up and {size(sent.down)} down per round ({both / 4e6:.2f} million numbers), "
-        f"{size(both * experiment.rounds)} in all.\n"
-        f"About {took:.1f} s per round here, {took * experiment.rounds / 60:.1f} min for {experiment.rounds} rounds.",
-        highlight=False,
-    )
-
-
-def clients(recipe: ClientFactory) -> Table:
-    """Samples and classes of each client."""
-    data, names = recipe.data, recipe.data.dataset.names
-    counts = data.class_counts()
-    table = Table(
-        box=SIMPLE,
-        padding=0,
-        title="Samples by part, and by class over all parts",
-        title_justify="left",
-    )
-    for column in ("#", "architecture"):
-        table.add_column(column, no_wrap=True)
-    few = len(names) <= SHOWN
-    for column in ("train", "val.", "test", *(names if few else ("classes", "largest class"))):
-        table.add_column(column, justify="right")
-    for client, share in enumerate(data.shares[:SHOWN]):
-        row = counts[client].tolist()
-        classes = [str(n or "") for n in row] if few else [str(sum(n > 0 for n in row)), names[row.index(max(row))]]
-        parts = (str(len(part)) for part in (share.train, share.validation, share.test))
-        table.add_row(str(client), recipe.members[client % len(recipe.members)].architecture, *parts, *classes)
-    if len(data.shares) > SHOWN:
-        table.add_row(f"... {len(data.shares) - SHOWN} more")
-    return table
-
-
-def architectures(recipe: ClientFactory, models: list[SplitModel]) -> Table:
-    """Parameters of each architecture, and how many clients have it."""
-    table = Table(box=SIMPLE, title="Parameters", title_justify="left")
-    table.add_column("architecture")
-    for column in ("body", "adapter", "head", "clients"):
-        table.add_column(column, justify="right")
-    held = len(recipe.data.shares)
-    for index, (member, model) in enumerate(zip(recipe.members, models, strict=True)):
-        users = len(range(index, held, len(models)))
-        table.add_row(member.architecture, *(f"{n:,}" for n in parameters(model).values()), str(users))
-    return table

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from protea.cli.display import Quiet
 from protea.config.experiment import Experiment, experiment_to_toml
 from protea.config.units import size
 from protea.config.words import PROTOCOLS, Protocol
@@ -19,8 +18,9 @@ from protea.core.files import write_text
 from protea.core.rng import Streams
 from protea.methods.local import Local
 from protea.models.architectures import parameters
-from protea.runs import run
+from protea.runs.observers import Observer
 from protea.runs.reader import Line, Past, unwell
+from protea.runs.run import Run
 from protea.runs.setup import prepare
 from protea.studies import preview
 from protea.studies.papers import Measure, Number
@@ -32,7 +32,7 @@ MEASURES: dict[Measure, str] = {
     "server": "Accuracy in % of the server's model on the shared test set",
     "numbers": "Millions of numbers that travel in a round",
 }
-Screen = Callable[[Planned], AbstractContextManager[Quiet]]
+Screen = Callable[[Planned], AbstractContextManager[Observer]]
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,7 @@ def run_all(runs: Sequence[Planned], screen: Screen, keep: bool = False) -> dict
     for each in runs:
         try:
             with screen(each) as show:
-                if (each.path / "config.toml").is_file():
-                    run.resume(each.path, watch=show.reply, on_round=show.record)
-                else:
-                    run.run(each.experiment, each.path, watch=show.reply, on_round=show.record)
+                Run(each.experiment, each.path, observers=[show]).finish()
         except ClientError as error:
             failed[each.path] = str(error).splitlines()[0]
             continue

@@ -35,7 +35,7 @@ from protea.core.errors import ConfigError, PluginError, ProteaError, nearest
 from protea.core.files import locked, write_json, write_text
 from protea.federation.record import Record
 from protea.runs.directory import RunDirectory
-from protea.runs.run import resume, run
+from protea.runs.run import Run
 
 FORMAT = 1
 LOCK = ".lock"
@@ -367,10 +367,7 @@ def play(path: Path, entry: Entry, board: Board) -> Outcome:
         board.start(entry)
         trouble.unlink(missing_ok=True)
         try:
-            if (directory / "config.toml").is_file():
-                summary = resume(directory, entry.experiment, on_round=board.record).summary
-            else:
-                summary = run(entry.experiment, directory, on_round=board.record).summary
+            summary = Run(entry.experiment, directory, observers=[board.record]).finish().summary
         except Exception as caught:  # whatever it is, the other runs go on
             error = str(caught) if isinstance(caught, ProteaError) else traceback.format_exc()
             directory.mkdir(exist_ok=True)

@@ -15,6 +15,7 @@ from rich.text import Text
 from typed import Command
 
 import protea
+from protea import Observer
 from protea.cli import display
 from protea.cli.listing import LISTS
 from protea.cli.run import screen
@@ -259,11 +260,11 @@ def test_the_live_display_counts_clients_and_rounds_and_leaves_one_line(tmp_path
     console = Console(force_terminal=True, file=StringIO(), width=100)
     with screen(console, load_experiment(tmp_path / "exp.toml"), False, False) as live:
 
-        def reply(reply: Reply) -> None:
-            live.reply(reply)
-            live.progress.refresh()
+        class Refresh(Observer):
+            def replied(self, reply: Reply) -> None:
+                live.progress.refresh()
 
-        result = protea.run(load_experiment(tmp_path / "exp.toml"), watch=reply, on_round=live.record)
+        result = protea.run(load_experiment(tmp_path / "exp.toml"), observers=[live, Refresh()])
     shown = Text.from_ansi(console.file.getvalue()).plain
     for done in range(1, 7):
         assert re.search(rf"this round .* {done}/6 client jobs", shown)

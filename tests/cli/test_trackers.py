@@ -108,10 +108,10 @@ def test_a_tracker_that_there_is_not_is_refused_before_any_work(
     folder: Path, monkeypatch: pytest.MonkeyPatch, typed: Command
 ):
     with pytest.raises(ConfigError, match=r"--log tensorbord: there is no such tracker.  Did you mean tensorboard\?"):
-        trackers.check(["tensorbord"])
+        trackers.make_trackers(["tensorbord"])
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ConfigError, match=r"Install it: pip install -e '\.\[tensorboard\]'"):
-        trackers.check(["tensorboard"])
+        trackers.make_trackers(["tensorboard"])
     assert run(typed, "--log", "tensorboard", "--out", "here") == 2 and not (folder / "here").exists()
 
 

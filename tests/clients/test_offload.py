@@ -22,6 +22,7 @@ from protea.core.rng import Streams
 from protea.engines.inline import Inline
 from protea.federation.jobs import Job, Watch, ignore
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.federation.record import Cost, Record
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
@@ -52,7 +53,11 @@ def two_away(tmp_path: Path) -> Worker:
 
 def play(worker: Worker, clients: int, folder: Path, watch: Watch = ignore) -> tuple[list[Record], dict[str, Sum]]:
     """What a run leaves: its records, and checksums of its clients."""
-    records = list(Federation(FedProto(), Inline(worker), toy.server(), clients, 2, watch=watch).run())
+    records = list(
+        Federation(
+            FedProto(), Inline(worker), toy.server(), FederationPlan(clients=clients, rounds=2), watch=watch
+        ).run()
+    )
     folder.mkdir()
     worker.save(folder)
     states = {path.name: Sum.of(path) for path in folder.iterdir()}

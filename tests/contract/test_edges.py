@@ -22,6 +22,7 @@ from protea.core.samples import Samples
 from protea.data.partition.split import Share
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.federation.record import Record
 from protea.methods.fednh import FedNH
 
@@ -31,9 +32,10 @@ Build = Callable[[int, Streams], Client]
 
 def loop(method: Method[Any, Any], build: Build | None = None, rounds: int = 3, **options: Any) -> Federation:
     build = build or partial(toy.build, alike=method.needs.same_architecture)
-    options = {"clients": toy.CLIENTS, "test": Samples(toy.BLOBS, toy.TEST)} | options
-    worker = Worker(method, build, seed=7, careful=options.get("failures") == "skip")
-    return Federation(method, Inline(worker), toy.server(), rounds=rounds, **options)
+    test = options.pop("test", Samples(toy.BLOBS, toy.TEST))
+    plan = FederationPlan(**{"clients": toy.CLIENTS, "rounds": rounds} | options)
+    worker = Worker(method, build, seed=7, careful=plan.failures == "skip")
+    return Federation(method, Inline(worker), toy.server(), plan, test=test)
 
 
 def finite(federation: Federation) -> bool:

@@ -36,11 +36,11 @@ def test_every_method_learns_digits(method: str) -> None:
     if needs.same_architecture:
         changes += ["models.family=tiny_cnn"]
     changes += SETTINGS.get(method, [])
-    accuracies = [record.accuracy for record in protea.rounds(load_experiment(DIGITS, changes))]
+    accuracies = [record.accuracy for record in protea.Run(load_experiment(DIGITS, changes))]
     assert accuracies[-1] is not None and accuracies[-1] > 0.75
 
 
 def test_the_same_experiment_gives_the_same_numbers() -> None:
     experiment = load_experiment(DIGITS, ["rounds=1", "clients=3", "engine=inline"])
-    a, b = (next(iter(protea.rounds(experiment))) for _ in range(2))
+    a, b = (next(iter(protea.Run(experiment))) for _ in range(2))
     assert a.clients == b.clients and a.loss == b.loss

@@ -26,6 +26,7 @@ from protea.engines.inline import Inline
 from protea.engines.processes.engine import Processes
 from protea.federation.jobs import Job, JobEngine, Reply, Watch, ignore
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.methods.fedgh import FedGH
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -79,7 +80,13 @@ def play(
     """All that a run leaves: its records but for cost, and every tensor of server and clients."""
     engine = make(Worker(method, build or builder(method), seed=7))
     server = toy.server()
-    loop = Federation(method, engine, server, toy.CLIENTS, rounds, test=Samples(toy.BLOBS, toy.TEST), **options)
+    loop = Federation(
+        method,
+        engine,
+        server,
+        FederationPlan(clients=toy.CLIENTS, rounds=rounds, **options),
+        test=Samples(toy.BLOBS, toy.TEST),
+    )
     records = [line for record in loop.run() for line in record.lines()]
     for line in records:
         line.pop("cost", None)
@@ -197,7 +204,7 @@ def test_bytes_counted_are_the_bytes_of_what_travels(method: Method[Any, Any]) -
             return replies
 
     engine = Tally(Worker(method, builder(method), seed=7))
-    records = list(Federation(method, engine, toy.server(), toy.CLIENTS, 2).run())
+    records = list(Federation(method, engine, toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=2)).run())
     assert [n for r in records for n in (r.bytes_down, r.bytes_up)] == seen
 
 
@@ -215,7 +222,9 @@ def test_it_resumes_exactly(method: Method[Any, Any], tmp_path: Path) -> None:
 
     def federation(rounds: int) -> Federation:
         engine = Inline(Worker(method, builder(method), seed=7))
-        return Federation(method, engine, toy.server(), toy.CLIENTS, rounds, fraction=0.5)
+        return Federation(
+            method, engine, toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=rounds, fraction=0.5)
+        )
 
     straight = federation(4)
     whole = [r.lines() for r in straight.run()]

@@ -93,7 +93,7 @@ def resumes(found: Experiment, folder: Path, whole: dict[str, object]) -> None:
         raise StoppedError
 
     with pytest.raises(StoppedError):
-        protea.run(replace(found, checkpoint=replace(found.checkpoint, every=1)), folder / "broken", on_round=stop)
+        protea.run(replace(found, checkpoint=replace(found.checkpoint, every=1)), folder / "broken", observers=[stop])
     protea.resume(folder / "broken")
     again = clients(folder / "broken")
     assert again == {name: content for name, content in whole.items() if name != "records"}
@@ -109,27 +109,27 @@ def test_clients_that_read_texts_in_different_ways_learn_together_on_every_engin
 
 
 def test_they_learn_what_words_mean(notes: str):
-    *_, last = protea.rounds(experiment(notes, rounds=12, training=Training(lr=0.02, optimizer="adam", epochs=3)))
+    *_, last = protea.Run(experiment(notes, rounds=12, training=Training(lr=0.02, optimizer="adam", epochs=3)))
     assert last.accuracy is not None and last.accuracy > 0.6  # three kinds: 1/3 by chance
 
 
 def test_each_client_s_texts_are_looked_at_once(notes: str, views: Path):
-    list(protea.rounds(experiment(notes)))
+    list(protea.Run(experiment(notes)))
     made = {path: path.stat().st_mtime_ns for path in views.iterdir()}
-    list(protea.rounds(experiment(notes)))
+    list(protea.Run(experiment(notes)))
     assert made and {path: path.stat().st_mtime_ns for path in views.iterdir()} == made
 
 
 def test_one_architecture_for_all_can_be_averaged(notes: str):
-    records = list(protea.rounds(experiment(notes, FedAvg(), (SMALL[0],) * 3)))
+    records = list(protea.Run(experiment(notes, FedAvg(), (SMALL[0],) * 3)))
     assert records[-1].server["head"] > 0  # the average answers the shared test set
 
 
 def test_a_second_model_must_read_texts_as_the_first(notes: str):
-    assert list(protea.rounds(experiment(notes, FML(), (SMALL[0],) * 2)))
+    assert list(protea.Run(experiment(notes, FML(), (SMALL[0],) * 2)))
     other = ({**SMALL[0], "length": 4}, SMALL[1])
     with pytest.raises(ClientError, match="reads texts in another way"):
-        list(protea.rounds(experiment(notes, FML(), other)))
+        list(protea.Run(experiment(notes, FML(), other)))
 
 
 def test_models_that_do_not_fit_are_refused_before_any_work(notes: str, tmp_path: Path):

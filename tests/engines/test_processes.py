@@ -31,8 +31,9 @@ from protea.data.sources.spiral import Spiral
 from protea.engines import scheduler
 from protea.engines.inline import Inline
 from protea.engines.processes.engine import Processes
-from protea.federation.jobs import Job, Reply
+from protea.federation.jobs import Job, Reply, Watch, ignore
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.federation.record import Cost, Record
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
@@ -43,8 +44,9 @@ pytestmark = pytest.mark.xdist_group("engines")
 TWO = Engine(workers=2)
 
 
-def federation(engine: Any, rounds: int = 3, **options: Any) -> Federation:
-    return Federation(engine.worker.method, engine, toy.server(), toy.CLIENTS, rounds, **options)
+def federation(engine: Any, rounds: int = 3, watch: Watch = ignore, **options: Any) -> Federation:
+    plan = FederationPlan(clients=toy.CLIENTS, rounds=rounds, **options)
+    return Federation(engine.worker.method, engine, toy.server(), plan, watch=watch)
 
 
 def engine(method: Method[Any, Any], settings: Engine = TWO, build: Any = toy.build) -> Processes:
@@ -124,7 +126,7 @@ def test_an_experiment_gives_the_same_numbers_as_in_one_process():
         data=Data(source=Spiral(classes=3, points=60), public=9),
     )  # fmt: skip
     here = replace(experiment, engine=Engine("inline"))
-    assert without_cost(protea.rounds(experiment)) == without_cost(protea.rounds(here))
+    assert without_cost(protea.Run(experiment)) == without_cost(protea.Run(here))
 
 
 # A client that fails
@@ -339,7 +341,7 @@ def goes_on_to_the_same_end() -> None:
     Path("go").touch()
     broken = resume("broken")
     assert [record.round for record in broken.records] == [1, 2, 3, 4]
-    assert without_cost(broken.records) == without_cost(protea.rounds(load_experiment(Path("exp.toml"))))
+    assert without_cost(broken.records) == without_cost(protea.Run(load_experiment(Path("exp.toml"))))
 
 
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

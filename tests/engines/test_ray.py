@@ -36,8 +36,9 @@ from protea.engines.messages import job_to_bytes, reply_from_bytes
 from protea.engines.ray import cluster
 from protea.engines.ray.actor import Seat
 from protea.engines.ray.engine import Actor, Ray
-from protea.federation.jobs import Job, Reply
+from protea.federation.jobs import Job, Reply, Watch, ignore
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.federation.record import Record
 from protea.methods.fedpkd import FedPKD
 from protea.methods.fedproto import FedProto
@@ -73,8 +74,9 @@ def engine(method: Method[Any, Any], settings: Engine = TWO, build: Any = toy.bu
     return made
 
 
-def federation(engine: Any, rounds: int = 3, **options: Any) -> Federation:
-    return Federation(engine.worker.method, engine, toy.server(), toy.CLIENTS, rounds, **options)
+def federation(engine: Any, rounds: int = 3, watch: Watch = ignore, **options: Any) -> Federation:
+    plan = FederationPlan(clients=toy.CLIENTS, rounds=rounds, **options)
+    return Federation(engine.worker.method, engine, toy.server(), plan, watch=watch)
 
 
 # The same numbers
@@ -99,7 +101,7 @@ def test_a_run_goes_on_in_another_engine(method: Method[Any, Any], first: Engine
 
     whole = protea.run(experiment, tmp_path / "whole")
     with pytest.raises(InterruptedError):
-        protea.run(replace(experiment, engine=first), tmp_path / "parts", on_round=stop)
+        protea.run(replace(experiment, engine=first), tmp_path / "parts", observers=[stop])
     parts = resume(tmp_path / "parts", replace(experiment, engine=then))
     assert without_cost(parts.records) == without_cost(whole.records)
     for path in sorted((tmp_path / "whole/checkpoints/000003").glob("*.safetensors")):

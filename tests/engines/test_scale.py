@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import toy
+from toy import choose
 
 import protea
 from protea import Client, Data, Experiment
@@ -20,7 +21,8 @@ from protea.core.training import Training
 from protea.data.partition.schemes import Iid
 from protea.data.sources.arrays import Arrays
 from protea.engines.inline import Inline
-from protea.federation.loop import Federation, choose
+from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.methods.fedproto import FedProto
 
 MANY = 100_000
@@ -35,7 +37,10 @@ def test_of_very_many_clients_only_those_who_take_part_are_ever_made():
 
     engine = Inline(Worker(FedProto(), build, seed=7))
     loop = Federation(
-        FedProto(), engine, toy.server(), MANY, 3, fraction=5 / MANY, evaluation=Evaluation(clients="participants")
+        FedProto(),
+        engine,
+        toy.server(),
+        FederationPlan(clients=MANY, rounds=3, fraction=5 / MANY, evaluation=Evaluation(clients="participants")),
     )
     records = list(loop.run())
     chosen = [client for record in records for client in record.participants]

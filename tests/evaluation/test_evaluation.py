@@ -29,6 +29,7 @@ from protea.evaluation.scores import Score, Shared
 from protea.evaluation.server_side import Judged, Together
 from protea.federation.jobs import Job, Reply
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 
@@ -39,7 +40,13 @@ TEST = Samples(toy.BLOBS, toy.TEST)
 def run(**settings: object) -> Federation:
     worker = Worker(FedProto(), toy.build, seed=1)
     plan = Evaluation(**settings)  # type: ignore[arg-type]
-    return Federation(FedProto(), Inline(worker), toy.server(), toy.CLIENTS, 4, evaluation=plan, test=TEST)
+    return Federation(
+        FedProto(),
+        Inline(worker),
+        toy.server(),
+        FederationPlan(clients=toy.CLIENTS, rounds=4, evaluation=plan),
+        test=TEST,
+    )
 
 
 @pytest.mark.parametrize(("shared", "expected"), [("never", []), ("last", [4]), (1, [1, 2, 3, 4]), (3, [3, 4])])
@@ -96,7 +103,9 @@ def test_a_client_that_cannot_answer_is_left_out_and_on_record():
         return Reply(job.client, job.round, {"head": answers[job.client]} if job.task == "answer" else {})
 
     engine = Scripted(lambda job: Prototypes(torch.ones(toy.CLASSES, toy.DIM), torch.ones(toy.CLASSES)), judge)
-    (record,) = Federation(FedProto(), engine, toy.server(), clients=3, rounds=1, failures="skip", test=TEST).run()
+    (record,) = Federation(
+        FedProto(), engine, toy.server(), FederationPlan(clients=3, rounds=1, failures="skip"), test=TEST
+    ).run()
     assert record.failures[1] == "out of memory"
     assert "its evaluation cannot be used: (3, 6) answers on the shared test set by 'head'" in record.failures[2]
     assert record.shared == {"head": Shared(1.0, 1.0)}
@@ -110,7 +119,9 @@ def test_many_clients_are_asked_in_groups(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_server_without_a_model_has_no_accuracy():
     worker = Worker(Local(), toy.build, seed=1)
-    (record,) = Federation(Local(), Inline(worker), toy.server(), toy.CLIENTS, 1, test=TEST).run()
+    (record,) = Federation(
+        Local(), Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=1), test=TEST
+    ).run()
     assert record.server == {}
 
 
@@ -243,7 +254,7 @@ def test_scores_that_are_not_finite_are_named():
 
     worker = Worker(Diverged(), toy.build, seed=1)
     with pytest.raises(ClientError, match=r"client 0, round 1: its scores by 'method' are not finite"):
-        list(Federation(Diverged(), Inline(worker), toy.server(), toy.CLIENTS, 1).run())
+        list(Federation(Diverged(), Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=1)).run())
 
 
 def test_a_rule_that_nobody_knows_is_refused():
@@ -280,7 +291,13 @@ def test_several_rules_are_counted_as_each_alone(seed: int, classes: int, sample
 def test_only_participants_are_judged_if_so_wished():
     worker = Worker(FedProto(), toy.build, seed=1)
     plan = Evaluation(clients="participants")
-    loop = Federation(FedProto(), Inline(worker), toy.server(), toy.CLIENTS, 4, 0.5, evaluation=plan, test=TEST)
+    loop = Federation(
+        FedProto(),
+        Inline(worker),
+        toy.server(),
+        FederationPlan(clients=toy.CLIENTS, rounds=4, fraction=0.5, evaluation=plan),
+        test=TEST,
+    )
     for record in loop.run():
         assert {line["client"] for line in record.clients} == set(record.participants)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import toy
+from toy import choose
 
 from protea import Client, Prototypes, Server, Upload
 from protea.clients.worker import Worker
@@ -18,8 +19,10 @@ from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
 from protea.evaluation.client_side import Examination
 from protea.evaluation.counts import Tally
+from protea.federation.faults import draw_absences
 from protea.federation.jobs import Job, Reply, Watch, ignore
-from protea.federation.loop import Federation, choose
+from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.federation.record import Record
 from protea.methods.fedproto import FedProto
 from protea.methods.lg_fedavg import LGFedAvg
@@ -43,7 +46,7 @@ def examination(samples: int, *hits: int) -> Examination:
 
 def test_a_round_goes_down_once_and_up_once():
     engine, server = Scripted(upload), toy.server()
-    records = list(Federation(FedProto(), engine, server, clients=3, rounds=2).run())
+    records = list(Federation(FedProto(), engine, server, FederationPlan(clients=3, rounds=2)).run())
     assert [(job.task, job.round, job.client) for job in engine.jobs if job.task == "train"] == [
         ("train", 1, 0), ("train", 1, 1), ("train", 1, 2), ("train", 2, 0), ("train", 2, 1), ("train", 2, 2),
     ]  # fmt: skip
@@ -61,7 +64,7 @@ def test_accuracy_is_weighted_by_samples_and_by_clients():
     """Hits 1 of 1 and 1 of 9: 2/10 of all samples, 5/9 as the mean of clients; a client without samples counts not."""
     found = (examination(1, 1, 0), examination(9, 1, 0), examination(0, 0, 0))
     engine = Scripted(upload, lambda job: found[job.client])
-    (record,) = Federation(FedProto(), engine, toy.server(), clients=3, rounds=1).run()
+    (record,) = Federation(FedProto(), engine, toy.server(), FederationPlan(clients=3, rounds=1)).run()
     assert record.test["method"].weighted == pytest.approx(0.2) == record.accuracy
     assert record.test["method"].uniform == pytest.approx(5 / 9)
     assert record.test["head"].weighted == 0 and record.validation == {}
@@ -71,7 +74,9 @@ def test_accuracy_is_weighted_by_samples_and_by_clients():
 def test_evaluation_is_due_every_so_often_and_at_the_end(every: int, expected: list[int]):
     worker = Worker(Local(), toy.build, seed=1)
     plan = Evaluation(every=every)
-    records = Federation(Local(), Inline(worker), toy.server(), clients=2, rounds=5, evaluation=plan).run()
+    records = Federation(
+        Local(), Inline(worker), toy.server(), FederationPlan(clients=2, rounds=5, evaluation=plan)
+    ).run()
     assert [record.round for record in records if record.accuracy is not None] == expected
 
 
@@ -79,7 +84,12 @@ def test_evaluated_before_training_the_first_record_is_of_the_initial_model():
     def accuracies(when: str) -> list[float | None]:
         worker = Worker(Local(), toy.build, seed=1)
         plan = Evaluation(when=when)  # type: ignore[arg-type]
-        return [r.accuracy for r in Federation(Local(), Inline(worker), toy.server(), 4, 3, evaluation=plan).run()]
+        return [
+            r.accuracy
+            for r in Federation(
+                Local(), Inline(worker), toy.server(), FederationPlan(clients=4, rounds=3, evaluation=plan)
+            ).run()
+        ]
 
     assert accuracies("before")[1:] == accuracies("after")[:-1]
 
@@ -102,13 +112,22 @@ def fails(job: Job) -> Reply | Prototypes:
 
 def test_a_failing_client_stops_the_run_or_is_skipped():
     with pytest.raises(ClientError, match="client 1: out of memory"):
-        list(Federation(FedProto(), Scripted(fails), toy.server(), clients=3, rounds=1).run())
+        list(Federation(FedProto(), Scripted(fails), toy.server(), FederationPlan(clients=3, rounds=1)).run())
     server = toy.server()
-    (record,) = Federation(FedProto(), Scripted(fails), server, clients=3, rounds=1, failures="skip").run()
+    (record,) = Federation(
+        FedProto(), Scripted(fails), server, FederationPlan(clients=3, rounds=1, failures="skip")
+    ).run()
     assert record.failures == {1: "client 1: out of memory"}
     assert server.memory["prototypes"].vectors[0, 0].item() == 1.0  # the mean of 0 and 2
     with pytest.raises(ClientError, match=r"2 usable replies came, 3 are needed"):
-        list(Federation(FedProto(), Scripted(fails), toy.server(), 3, 1, failures="skip", min_replies=3).run())
+        list(
+            Federation(
+                FedProto(),
+                Scripted(fails),
+                toy.server(),
+                FederationPlan(clients=3, rounds=1, failures="skip", min_replies=3),
+            ).run()
+        )
 
 
 def test_a_client_that_fails_in_evaluation_is_on_record_too():
@@ -118,11 +137,11 @@ def test_a_client_that_fails_in_evaluation_is_on_record_too():
         return examination(4, 3)
 
     engine = Scripted(upload, judge)
-    (record,) = Federation(FedProto(), engine, toy.server(), clients=3, rounds=1, failures="skip").run()
+    (record,) = Federation(FedProto(), engine, toy.server(), FederationPlan(clients=3, rounds=1, failures="skip")).run()
     assert record.failures == {1: "client 1: no test data"} and record.accuracy == 0.75
     assert [line["client"] for line in record.clients if "test/method" in line] == [0, 2]
     with pytest.raises(ClientError, match="no test data"):
-        list(Federation(FedProto(), engine, toy.server(), clients=3, rounds=1).run())
+        list(Federation(FedProto(), engine, toy.server(), FederationPlan(clients=3, rounds=1)).run())
 
 
 @pytest.mark.parametrize(
@@ -138,14 +157,14 @@ def test_a_client_that_fails_in_evaluation_is_on_record_too():
 )
 def test_what_is_not_as_declared_never_reaches_the_server(bad: Prototypes | Reply | None, complaint: str):
     engine, server = Scripted(lambda job: bad if job.client == 1 else upload(job)), toy.server()
-    (record,) = Federation(FedProto(), engine, server, clients=3, rounds=1, failures="skip").run()
+    (record,) = Federation(FedProto(), engine, server, FederationPlan(clients=3, rounds=1, failures="skip")).run()
     assert complaint in record.failures[1] and record.failures[1].startswith("client 1, round 1:")
     assert server.memory["prototypes"].vectors[0, 0].item() == 1.0
 
 
 def test_an_upload_where_nothing_is_to_be_sent_is_refused():
     engine = Scripted(lambda job: upload(job) if job.client == 1 else None)
-    (record,) = Federation(Local(), engine, toy.server(), clients=3, rounds=1, failures="skip").run()
+    (record,) = Federation(Local(), engine, toy.server(), FederationPlan(clients=3, rounds=1, failures="skip")).run()
     assert "nothing was expected; counts, vectors arrived" in record.failures[1]
 
 
@@ -161,7 +180,7 @@ def test_replies_that_are_not_the_one_to_a_job_are_refused():
             return [*(replace(r, **changes.get(r.client, {})) for r in replies), replace(replies[3], client=9)]
 
     server = toy.server()
-    (record,) = Federation(FedProto(), Odd(upload), server, clients=4, rounds=1, failures="skip").run()
+    (record,) = Federation(FedProto(), Odd(upload), server, FederationPlan(clients=4, rounds=1, failures="skip")).run()
     assert record.failures == {
         0: "client 0, round 1: 2 replies arrived to one job.",
         1: "client 1, round 1: it did not answer.",
@@ -169,7 +188,7 @@ def test_replies_that_are_not_the_one_to_a_job_are_refused():
     }
     assert record.refused == [0, 2] and server.memory["prototypes"].vectors[0, 0].item() == 3.0  # of client 3 alone
     with pytest.raises(ClientError, match="client 0, round 1: 2 replies arrived"):
-        list(Federation(FedProto(), Odd(upload), toy.server(), clients=4, rounds=1).run())
+        list(Federation(FedProto(), Odd(upload), toy.server(), FederationPlan(clients=4, rounds=1)).run())
 
 
 def test_how_often_is_evaluated_does_not_change_what_is_learned():
@@ -184,7 +203,11 @@ def test_how_often_is_evaluated_does_not_change_what_is_learned():
     def models(every: int) -> dict[str, torch.Tensor]:
         worker = Worker(Peeks(), toy.build, seed=1)
         plan = Evaluation(every=every)
-        list(Federation(Peeks(), Inline(worker), toy.server(), toy.CLIENTS, 3, evaluation=plan).run())
+        list(
+            Federation(
+                Peeks(), Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=3, evaluation=plan)
+            ).run()
+        )
         return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}
 
     often, seldom = models(1), models(3)
@@ -198,12 +221,12 @@ def test_an_error_in_a_client_hook_is_reported_with_its_place():
 
     worker = Worker(Broken(), toy.build, seed=1)
     with pytest.raises(ClientError, match=r"(?s)client 0, round 1.*local_update.*no luck"):
-        list(Federation(Broken(), Inline(worker), toy.server(), clients=1, rounds=1).run())
+        list(Federation(Broken(), Inline(worker), toy.server(), FederationPlan(clients=1, rounds=1)).run())
 
 
 def test_records_come_back_from_their_lines():
     worker = Worker(FedProto(), toy.build, seed=1)
-    records = list(Federation(FedProto(), Inline(worker), toy.server(), clients=3, rounds=2).run())
+    records = list(Federation(FedProto(), Inline(worker), toy.server(), FederationPlan(clients=3, rounds=2)).run())
     assert Record.read([line for record in records for line in record.lines()]) == records
 
 
@@ -213,7 +236,7 @@ def test_records_come_back_from_their_lines():
 def test_who_drops_out_does_not_train_and_who_is_late_is_not_heard():
     engine, server = Scripted(upload), toy.server()
     faults = Faults(dropout=(0.0, 1.0, 0.0), late=(0.0, 0.0, 1.0))
-    (record,) = Federation(FedProto(), engine, server, clients=3, rounds=1, faults=faults).run()
+    (record,) = Federation(FedProto(), engine, server, FederationPlan(clients=3, rounds=1, faults=faults)).run()
     assert [job.client for job in engine.jobs if job.task == "train"] == [0, 2]
     assert server.memory["prototypes"].vectors[0, 0].item() == 0.0  # of client 0 alone
     assert record.absent == {1: "dropped out", 2: "late"} and record.failures == {} and record.refused == []
@@ -226,8 +249,8 @@ def test_faults_are_drawn_anew_each_round_and_alike_whoever_takes_part():
     found = []
     for server.round in range(1, 401):
         rng = server.rng.at("round", server.round)
-        found.append(faults.draw(range(4), 4, rng))
-        assert faults.draw([2], 4, rng) == {c: why for c, why in found[-1].items() if c == 2}
+        found.append(draw_absences(faults, range(4), 4, rng))
+        assert draw_absences(faults, [2], 4, rng) == {c: why for c, why in found[-1].items() if c == 2}
     shares = [[why for away in found if (why := away.get(c))] for c in range(4)]
     for own in shares:  # 400 draws: three deviations are 0.07
         assert own.count("dropped out") / 400 == pytest.approx(0.3, abs=0.07)
@@ -238,10 +261,14 @@ def test_faults_are_drawn_anew_each_round_and_alike_whoever_takes_part():
 def test_a_round_without_any_reply_passes_or_ends_the_run():
     server, everybody = toy.server(), Faults(dropout=1.0)
     with pytest.raises(ClientError, match=r"0 usable replies came, 1 are needed \(min_replies.*client 0 dropped out"):
-        list(Federation(FedProto(), Scripted(upload), server, clients=2, rounds=1, faults=everybody).run())
+        list(
+            Federation(
+                FedProto(), Scripted(upload), server, FederationPlan(clients=2, rounds=1, faults=everybody)
+            ).run()
+        )
     server = toy.server()
     (record,) = Federation(
-        FedProto(), Scripted(upload), server, clients=2, rounds=1, faults=everybody, min_replies=0
+        FedProto(), Scripted(upload), server, FederationPlan(clients=2, rounds=1, faults=everybody, min_replies=0)
     ).run()
     assert "prototypes" not in server.memory and record.loss is None and record.bytes_up == 0
 
@@ -255,16 +282,19 @@ def test_a_client_that_is_refused_three_times_in_a_row_is_asked_no_more():
         return Prototypes(good.vectors * torch.nan, good.counts) if bad else good
 
     engine = Scripted(script)
-    loop = Federation(FedProto(), engine, toy.server(), clients=2, rounds=7, failures="skip")
+    loop = Federation(FedProto(), engine, toy.server(), FederationPlan(clients=2, rounds=7, failures="skip"))
     records = list(loop.run())
     assert [record.refused for record in records] == [[1], [], [1], [1], [1], [], []]
     assert [record.absent for record in records] == [{}] * 5 + [{1: "quarantined"}] * 2
     assert [job.round for job in engine.jobs if job.task == "train" and job.client == 1] == [1, 2, 3, 4, 5]
-    again = Federation(FedProto(), Scripted(script), toy.server(), clients=2, rounds=7, failures="skip")
+    again = Federation(FedProto(), Scripted(script), toy.server(), FederationPlan(clients=2, rounds=7, failures="skip"))
     again.recall(Record.read([line for record in records[:4] for line in record.lines()]))
-    assert again.strikes.count[1] == 2 and again.traffic.up[1] == records[3].clients[1]["total_up"]
+    assert again.ledger.refusals[1] == 2 and again.ledger.up[1] == records[3].clients[1]["total_up"]
     for never in Federation(
-        FedProto(), Scripted(script), toy.server(), 2, 7, failures="skip", limits=Limits(quarantine=0)
+        FedProto(),
+        Scripted(script),
+        toy.server(),
+        FederationPlan(clients=2, rounds=7, failures="skip", limits=Limits(quarantine=0)),
     ).run():
         assert never.absent == {}
 
@@ -279,7 +309,7 @@ def test_a_client_that_is_refused_three_times_in_a_row_is_asked_no_more():
 def test_what_is_too_large_is_refused(limits: Limits, complaint: str):
     engine = Scripted(upload)  # client 1 sends ones, of which 16 have the norm 4
     with pytest.raises(ClientError, match=f"client [01], round 1: {complaint}"):
-        list(Federation(FedProto(), engine, toy.server(), clients=2, rounds=1, limits=limits).run())
+        list(Federation(FedProto(), engine, toy.server(), FederationPlan(clients=2, rounds=1, limits=limits)).run())
 
 
 def test_a_server_step_that_is_not_finite_ends_the_run_with_its_place():
@@ -290,7 +320,7 @@ def test_a_server_step_that_is_not_finite_ends_the_run_with_its_place():
             server.memory["prototypes"] = Prototypes(known.vectors / 0, known.counts)
 
     with pytest.raises(ProteaError, match="server, round 1: prototypes/vectors holds nan or inf after aggregate"):
-        list(Federation(Explodes(), Scripted(upload), toy.server(), clients=2, rounds=1).run())
+        list(Federation(Explodes(), Scripted(upload), toy.server(), FederationPlan(clients=2, rounds=1)).run())
 
 
 # What clients hold
@@ -316,7 +346,7 @@ def test_a_client_that_fails_is_as_it_was_before():
 
 def test_clients_that_are_sent_the_same_share_one_copy_of_it():
     engine = Scripted(upload)
-    list(Federation(FedProto(), engine, toy.server(), clients=3, rounds=2).run())
+    list(Federation(FedProto(), engine, toy.server(), FederationPlan(clients=3, rounds=2)).run())
     second = [job.down for job in engine.jobs if job.round == 2 and job.task == "train"]
     assert second[0] is second[1] is second[2] and second[0]
 
@@ -332,7 +362,9 @@ def test_replies_are_taken_in_the_order_of_clients_whenever_they_come():
     def found(kind: type[Inline]) -> list[object]:
         engine = kind(Worker(FedProto(), toy.build, seed=1))
         plan, test = Evaluation(shared=1), Samples(toy.BLOBS, toy.TEST)
-        loop = Federation(FedProto(), engine, toy.server(), toy.CLIENTS, 3, evaluation=plan, test=test)
+        loop = Federation(
+            FedProto(), engine, toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=3, evaluation=plan), test=test
+        )
         return [(record.test, record.shared, record.clients) for record in loop.run()]
 
     assert found(Inline) == found(Backwards)
@@ -346,4 +378,11 @@ def test_what_a_client_does_with_what_it_was_sent_is_its_own_affair():
                 tensor.zero_()
             return super().local_update(client, None)
 
-    list(Federation(Rough(), Inline(Worker(Rough(), toy.build, seed=1)), toy.server(), toy.CLIENTS, 3).run())
+    list(
+        Federation(
+            Rough(),
+            Inline(Worker(Rough(), toy.build, seed=1)),
+            toy.server(),
+            FederationPlan(clients=toy.CLIENTS, rounds=3),
+        ).run()
+    )

@@ -20,6 +20,7 @@ from protea.clients.worker import Worker
 from protea.engines.flower.programs import free_port
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.network.coordinator.directory import Home
 from protea.network.site.directory import Site
 from protea.network.task import Task, made, new_server
@@ -183,11 +184,9 @@ def alone(task: Task, sites: Sequence[Site], folder: Path) -> tuple[list[dict[st
         task.method,
         engine,
         new_server(task, again[0].public()),
-        len(sites),
-        task.rounds,
-        evaluation=task.evaluation,
-        failures="skip",
-        min_replies=task.quorum,
+        FederationPlan(
+            clients=len(sites), rounds=task.rounds, evaluation=task.evaluation, failures="skip", min_replies=task.quorum
+        ),
     )
     lines = [line for record in loop.run() for line in record.lines()]
     folder.mkdir()

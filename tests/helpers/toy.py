@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from protea import Client, Method, SplitModel
 from protea.clients.worker import Build, Worker
+from protea.config.sections import participants
 from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.server import Server
@@ -17,6 +19,8 @@ from protea.data.dataset import Dataset
 from protea.data.partition.split import Share
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
+from protea.federation.sampling import Uniform
 
 CLASSES, DIM, CLIENTS = 6, 16, 4
 
@@ -104,7 +108,7 @@ def play(
 ) -> tuple[Worker, Server]:
     """Some rounds in this process: all clients, and the server, as they are then."""
     worker, centre = Worker(method, build, seed=7), server()
-    list(Federation(method, Inline(worker), centre, clients, rounds).run())
+    list(Federation(method, Inline(worker), centre, FederationPlan(clients=clients, rounds=rounds)).run())
     return worker, centre
 
 
@@ -148,3 +152,9 @@ def accuracy(method: Method[Any, Any], worker: Worker, centre: Server) -> float:
         x, y = client.test.batch(torch.arange(len(client.test)))
         hits.append(method.predict(client, x, down).argmax(1) == y)
     return torch.cat(hits).float().mean().item()
+
+
+def choose(clients: Sequence[int], fraction: float, server: Server) -> list[int]:
+    """Who of these takes part in the server's round."""
+    count = participants(len(clients), fraction)
+    return sorted(Uniform()(clients, count, server.round, server.rng.at("round", server.round)))

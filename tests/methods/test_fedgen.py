@@ -16,6 +16,7 @@ from protea.core.rng import Streams
 from protea.core.training import Training
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.methods.fedgen import FedGen, Generator, HeadAndGenerator, HeadAndLabels, likeness
 from protea.methods.lg_fedavg import LGFedAvg
 
@@ -194,7 +195,7 @@ def test_features_depend_on_noise_and_class():
 
 def run(method: Any, rounds: int = 2, start: Any = None) -> tuple[Worker, Server]:
     worker, server = Worker(method, toy.build, seed=7), toy.server()
-    loop = Federation(method, Inline(worker), server, toy.CLIENTS, rounds)
+    loop = Federation(method, Inline(worker), server, FederationPlan(clients=toy.CLIENTS, rounds=rounds))
     loop.start()
     if start:
         start(server)

@@ -17,6 +17,7 @@ from protea.core.server import Server
 from protea.core.training import Training
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.methods.fedhp import FedHP, PrototypesAndAnchors
 from protea.models.nearest import Nearest
 
@@ -89,7 +90,7 @@ def test_one_class_needs_no_spreading():
 def test_anchors_are_made_once_and_are_the_first_prototypes():
     method = FedHP(anchor_steps=50)
     worker, server = Worker(method, toy.build, seed=7), toy.server()
-    loop = Federation(method, Inline(worker), server, toy.CLIENTS, 2)
+    loop = Federation(method, Inline(worker), server, FederationPlan(clients=toy.CLIENTS, rounds=2))
     loop.start()
     first = method.broadcast(server, 0)
     assert torch.equal(first.prototypes.vectors, first.anchors.vectors) and first.prototypes.present.all()
@@ -246,7 +247,7 @@ def test_clients_learn(average: Any):
         return toy.build(id, streams, training=Training(epochs=2, batch=16, lr=0.005, optimizer="adam"))
 
     worker, server = Worker(method, build, seed=7), toy.server()
-    list(Federation(method, Inline(worker), server, toy.CLIENTS, 8).run())
+    list(Federation(method, Inline(worker), server, FederationPlan(clients=toy.CLIENTS, rounds=8)).run())
     assert toy.accuracy(method, worker, server) > 0.8
 
 

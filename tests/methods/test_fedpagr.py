@@ -17,6 +17,7 @@ from protea.core.errors import ClientError, ConfigError
 from protea.core.rng import Streams
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.methods.fedpagr import FedPAGR
 
 
@@ -224,5 +225,5 @@ def test_families_whose_heads_differ_are_refused_before_the_start():
 
 def test_one_client_alone_learns_too():
     worker = Worker(FedPAGR(), toy.build, seed=7)
-    records = list(Federation(worker.method, Inline(worker), toy.server(), clients=1, rounds=4).run())
+    records = list(Federation(worker.method, Inline(worker), toy.server(), FederationPlan(clients=1, rounds=4)).run())
     assert records[-1].accuracy is not None and records[-1].accuracy > 0.8

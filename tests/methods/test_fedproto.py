@@ -11,6 +11,7 @@ from protea.clients.worker import Worker
 from protea.core.rng import Streams
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 
@@ -21,7 +22,7 @@ def prototypes(vectors: list[list[float]], counts: list[float]) -> Prototypes:
 
 def models(method: Any, rounds: int = 3) -> dict[str, torch.Tensor]:
     worker = Worker(method, toy.build, seed=7)
-    list(Federation(method, Inline(worker), toy.server(), toy.CLIENTS, rounds).run())
+    list(Federation(method, Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=rounds)).run())
     return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}
 
 

@@ -16,6 +16,7 @@ from protea.core.server import Server
 from protea.core.trainable_prototypes import contrast
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.methods.fedsa import AnchorsAndMeans, FedSA, average_margin, project
 from protea.methods.local import Local
 
@@ -34,7 +35,7 @@ def started(method: FedSA, classes: int = 3, dim: int = 2) -> Server:
 
 def models(method: Any, rounds: int = 3) -> dict[str, Tensor]:
     worker = Worker(method, toy.build, seed=7)
-    list(Federation(method, Inline(worker), toy.server(), toy.CLIENTS, rounds).run())
+    list(Federation(method, Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=rounds)).run())
     return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}
 
 

@@ -20,6 +20,7 @@ from protea.core.server import Server
 from protea.core.trainable_prototypes import TrainablePrototypes, contrast, contrast_slope, train_prototypes
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.methods.fedproto import FedProto
 from protea.methods.fedtgp import FedTGP, widest_gap
 from protea.methods.local import Local
@@ -45,7 +46,7 @@ def served(method: FedTGP, *rounds: list[Prototypes], classes: int = 3, dim: int
 
 def models(method: Any, rounds: int = 3) -> dict[str, Tensor]:
     worker = Worker(method, toy.build, seed=7)
-    list(Federation(method, Inline(worker), toy.server(), toy.CLIENTS, rounds).run())
+    list(Federation(method, Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=rounds)).run())
     return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}
 
 

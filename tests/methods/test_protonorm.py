@@ -13,6 +13,7 @@ from protea.clients.worker import Worker
 from protea.core.rng import Streams
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.methods.protonorm import ProtoNorm
@@ -138,7 +139,9 @@ def test_a_larger_scale_gives_longer_features():
     lengths = []
     for scale in (1.0, 10.0):
         worker = Worker(ProtoNorm(scale=scale), toy.build, seed=7)
-        list(Federation(worker.method, Inline(worker), toy.server(), toy.CLIENTS, 3).run())
+        list(
+            Federation(worker.method, Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=3)).run()
+        )
         lengths.append(worker.client(0).features()[0].norm(dim=1).mean().item())
     assert lengths[1] > 3 * lengths[0]
 

@@ -123,7 +123,7 @@ def test_it_learns_the_same_and_engines_and_resumed_runs_agree_to_the_bit(name: 
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
     two = protea.run(replace(last, engine=Engine(workers=2)), tmp_path / "processes")
     with pytest.raises(KeyboardInterrupt):
-        protea.run(last, tmp_path / "resumed", on_round=stop)
+        protea.run(last, tmp_path / "resumed", observers=[stop])
     three = protea.resume(tmp_path / "resumed", last)
     assert learned(one) == learned(two) == learned(three)
     for path in sorted((tmp_path / "inline").rglob("000002/*.safetensors")):
@@ -133,14 +133,15 @@ def test_it_learns_the_same_and_engines_and_resumed_runs_agree_to_the_bit(name: 
 
 def test_what_was_settled_is_in_the_config_and_holds_for_good(tmp_path: Path, answers: Path):
     asked = experiment(Models(members=BOTH, dim=64, channels_last="measure"))
-    full = protea.run(asked, tmp_path / "full")
+    run = protea.Run(asked, tmp_path / "full")
+    full = run.finish()
     stored = tomllib.loads((tmp_path / "full" / "config.toml").read_text())["models"]["channels_last"]
-    assert tuple(stored) == full.experiment.models.channels_last
+    assert tuple(stored) == run.experiment.models.channels_last
     assert set(stored) <= set(BOTH)
 
     half = tmp_path / "half"
     with pytest.raises(KeyboardInterrupt):
-        protea.run(replace(asked, checkpoint=replace(asked.checkpoint, every=1)), half, on_round=stop)
+        protea.run(replace(asked, checkpoint=replace(asked.checkpoint, every=1)), half, observers=[stop])
     for path in answers.iterdir():
         path.write_text("plain" if path.read_text() == "channels last" else "channels last")  # the machine thinks anew
     with pytest.raises(ConfigError, match="channels_last"):

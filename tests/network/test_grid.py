@@ -27,6 +27,7 @@ from protea.engines.inline import Inline
 from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_bytes
 from protea.federation.jobs import Job, Reply
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 from protea.methods.fedproto import FedProto
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -43,7 +44,12 @@ def run(tmp_path: Path, meddle: Callable[[Message, Message], Message | None], **
     method = FedProto()
     engine = grid.OneProcess(Worker(method, builder(method), 7), tmp_path, **options)
     engine.wire.meddle = meddle
-    loop = Federation(method, engine, toy.server(), toy.CLIENTS, 2, failures="skip", limits=Limits(upload="1MB"))
+    loop = Federation(
+        method,
+        engine,
+        toy.server(),
+        FederationPlan(clients=toy.CLIENTS, rounds=2, failures="skip", limits=Limits(upload="1MB")),
+    )
     return list(loop.run())
 
 

@@ -236,10 +236,10 @@ def test_the_newest_checkpoints_are_kept_and_the_last_round_always_has_one(keep:
 def test_an_interrupted_run_ends_as_if_it_had_not_been(last: int, first: int, finished: protea.Result, tmp_path: Path):
     """Interrupted after round ``last``, it goes on with ``first``, the one after the newest checkpoint."""
     with pytest.raises(Interrupted):
-        protea.run(SMALL, tmp_path / "run", on_round=at(last))
+        protea.run(SMALL, tmp_path / "run", observers=[at(last)])
     assert not (tmp_path / "run" / "summary.json").exists()
     again: list[int] = []
-    result = resume(str(tmp_path / "run"), on_round=lambda record: again.append(record.round))
+    result = resume(str(tmp_path / "run"), observers=[lambda record: again.append(record.round)])
     assert again == list(range(first, 6))
     assert traces(tmp_path / "run") == traces(finished.directory)
     assert without_costs(result) == without_costs(finished)
@@ -249,7 +249,7 @@ def test_models_that_clients_remember_are_resumed_too(tmp_path: Path):
     experiment = replace(SMALL, method=FML())
     protea.run(experiment, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        protea.run(experiment, tmp_path / "broken", on_round=at(3))
+        protea.run(experiment, tmp_path / "broken", observers=[at(3)])
     resume(tmp_path / "broken")
     assert traces(tmp_path / "broken") == traces(tmp_path / "whole")
 
@@ -257,14 +257,14 @@ def test_models_that_clients_remember_are_resumed_too(tmp_path: Path):
 def test_a_run_may_be_interrupted_again_and_while_it_writes(finished: protea.Result, tmp_path: Path):
     path = tmp_path / "run"
     with pytest.raises(Interrupted):
-        protea.run(SMALL, path, on_round=at(3))
+        protea.run(SMALL, path, observers=[at(3)])
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "round", "acc')
     half = path / "checkpoints" / "000004"
     half.mkdir()
     (half / "server.safetensors").write_bytes(b"not yet")
     with pytest.raises(Interrupted):
-        resume(path, on_round=at(4))
+        resume(path, observers=[at(4)])
     resume(path)
     assert traces(path) == traces(finished.directory)
 
@@ -280,7 +280,7 @@ def test_clients_that_nobody_met_since_the_checkpoint_keep_their_state(tmp_path:
     soon = {client for record in whole.records[4:6] for client in record.participants}
     assert early - soon, "with this seed all are met in time"
     with pytest.raises(Interrupted):
-        protea.run(experiment, tmp_path / "broken", on_round=at(4))
+        protea.run(experiment, tmp_path / "broken", observers=[at(4)])
     resume(tmp_path / "broken")
     assert traces(tmp_path / "broken") == traces(tmp_path / "whole")
 
@@ -290,7 +290,7 @@ def test_a_run_that_is_going_on_is_not_resumed(tmp_path: Path):
         with pytest.raises(ConfigError, match="is being written by another process"):
             resume(tmp_path / "run")
 
-    protea.run(replace(SMALL, rounds=1), tmp_path / "run", on_round=intrude)
+    protea.run(replace(SMALL, rounds=1), tmp_path / "run", observers=[intrude])
 
 
 def test_a_script_gives_what_no_file_can_name_and_other_data_are_noticed(tmp_path: Path):
@@ -302,7 +302,7 @@ def test_a_script_gives_what_no_file_can_name_and_other_data_are_noticed(tmp_pat
 
     whole = protea.run(experiment(x, y), tmp_path / "whole")
     with pytest.raises(Interrupted):
-        protea.run(experiment(x, y), tmp_path / "run", on_round=at(2))
+        protea.run(experiment(x, y), tmp_path / "run", observers=[at(2)])
     with pytest.raises(ConfigError, match=r"data\.source\.x is missing"):
         resume(tmp_path / "run")
     with pytest.raises(DataError, match="it was made for other data"):
@@ -332,7 +332,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted after round 2."""
     path = tmp_path_factory.mktemp("runs") / "broken"
     with pytest.raises(Interrupted):
-        protea.run(SMALL, path, on_round=at(2))
+        protea.run(SMALL, path, observers=[at(2)])
     return path
 
 
@@ -375,12 +375,12 @@ def test_a_run_goes_back_to_an_earlier_checkpoint(
 ):
     path = tmp_path / "run"
     with pytest.raises(Interrupted):
-        protea.run(SMALL, path, on_round=at(4))
+        protea.run(SMALL, path, observers=[at(4)])
     file = path / "checkpoints" / "000004" / "server.safetensors"
     file.write_bytes(harm(file.read_bytes()))
     rounds: list[int] = []
     with pytest.warns(UserWarning, match=r"000004.server.safetensors is not as it was .* Going on from 000002"):
-        resume(path, on_round=lambda record: rounds.append(record.round))
+        resume(path, observers=[lambda record: rounds.append(record.round)])
     assert rounds == [3, 4, 5]
     shutil.rmtree(path / "checkpoints" / "damaged-000004")
     assert traces(path) == traces(finished.directory)
@@ -438,7 +438,7 @@ def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def stopped(path: Path, round: int) -> Path:
     with pytest.raises(Interrupted):
-        protea.run(SMALL, path, on_round=at(round))
+        protea.run(SMALL, path, observers=[at(round)])
     return path
 
 
@@ -542,9 +542,9 @@ def test_damage_done_while_a_run_goes_on_is_not_vouched_for(tmp_path: Path):
     first, second = ({c for r in records[n : n + 2] for c in r.participants} for n in (0, 2))
     carried = path / "checkpoints" / "000002" / f"client-{min(first - second):03d}.safetensors"
     with pytest.raises(Interrupted):
-        protea.run(experiment, path, on_round=at(2))
+        protea.run(experiment, path, observers=[at(2)])
     with pytest.raises(Interrupted):
-        resume(path, on_round=harm)
+        resume(path, observers=[harm])
     assert (path / "checkpoints" / "000004" / carried.name).is_file()
     with pytest.raises(CheckpointError, match=rf"000004.{carried.name} is not as it was .*\n  No other checkpoint"):
         resume(path)
@@ -561,7 +561,7 @@ def test_a_summary_that_cannot_be_written_or_read_is_named_and_made_again(finish
     with pytest.raises(
         CheckpointError, match=r"(?s)summary\.json cannot be written: Is a dir.*then: protea resume .*run$"
     ):
-        protea.run(SMALL, path, on_round=hinder)
+        protea.run(SMALL, path, observers=[hinder])
     obstacle.rmdir()
     resume(path)
     assert traces(path) == traces(finished.directory)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 import protea
 from protea import Data, Experiment, Method
+from protea.cli.show import show_experiment
 from protea.config import registry
 from protea.config.families import Models
 from protea.config.sections import Engine
@@ -43,7 +44,7 @@ def methods() -> dict[str, Method[Any, Any]]:
 @pytest.mark.parametrize("method", methods().values(), ids=methods())
 def test_the_bytes_foretold_are_those_of_a_second_round(method: Method[Any, Any]):
     experiment = replace(TINY, method=method)
-    *_, second = protea.rounds(experiment)
+    *_, second = protea.Run(experiment)
     foretold = preview.traffic(experiment, prepare(experiment))
     found = (foretold.up, foretold.down)
     if method.up is LowRank:  # whose size depends on the weights
@@ -68,11 +69,11 @@ def test_a_part_of_the_clients_sends_that_part_of_the_bytes():
 
 def test_foretelling_changes_nothing_of_what_follows():
     recipe = prepare(TINY)
-    before = [record.test for record in protea.rounds(TINY)]
+    before = [record.test for record in protea.Run(TINY)]
     state = torch.get_rng_state()
     preview.traffic(TINY, recipe)
     assert torch.equal(torch.get_rng_state(), state)
-    assert [record.test for record in protea.rounds(TINY)] == before
+    assert [record.test for record in protea.Run(TINY)] == before
 
 
 def test_a_client_in_small_has_one_sample_of_each_of_its_classes():
@@ -87,7 +88,7 @@ def test_a_client_in_small_has_one_sample_of_each_of_its_classes():
 
 def shown(experiment: Experiment, width: int = 100) -> str:
     console = Console(file=StringIO(), width=width)
-    preview.show(console, experiment)
+    show_experiment(console, experiment)
     return console.file.getvalue()
 
 

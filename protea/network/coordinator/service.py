@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import time
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from protea.config.sections import participants
-from protea.config.toml import to_table
 from protea.config.units import in_bytes
-from protea.core.errors import ClientError, ConfigError, PayloadError
+from protea.core.errors import ConfigError, PayloadError
+from protea.core.files import locked
 from protea.engines.flower.grid import Carrier, Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.messages import readable
 from protea.federation.jobs import Reply
-from protea.federation.loop import Federation
+from protea.federation.loop import Federation, QuorumError
 from protea.federation.record import Record
 from protea.network.coordinator.directory import Home, Invited
+from protea.network.coordinator.run import CoordinatedRun
 from protea.network.coordinator.status import Guest, Show, Status
-from protea.network.public_data import public_samples
-from protea.network.task import new_server
 from protea.network.trust import keys
-from protea.runs import checkpoint
-from protea.runs.directory import RunDirectory
-from protea.runs.environment import environment
-from protea.runs.summary import summary
+from protea.runs.observers import Observer
+from protea.runs.run import Run
 
-KEEP = 2  # checkpoints
 PAUSE, LONGEST = 1.0, 60.0  # seconds before a round that too few have answered is begun anew
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class Coordinator:
+class Coordinator(Observer):
     """Serves a federation from its directory."""
 
     def __init__(self, home: Home, show: Show, listen: str | None = None, carrier: Carrier | None = None) -> None:
@@ -57,15 +50,20 @@ class Coordinator:
         self.status = Status(self.task)
         self.given_up: set[int] = set()  # sites that a round has waited for in vain
         self.tries = 0  # of a round that too few have answered
-        self.refused: list[int] = []  # sites whose answers could not be used in this try
+        self.loop: Federation | None = None  # that the rounds are played by
         self.refusals: Counter[int] = Counter()  # in tries of a round that came to nothing, which no record tells of
 
     def serve(self) -> dict[str, Any]:
-        """All rounds that are left; the summary."""
-        directory = self._directory()
-        with directory.held():
-            if directory.ended():
-                return directory.summary() or {}
+        """Play all rounds that are left; the summary."""
+        path = self.home.path / "run"
+        taken = f"{path} is being written by another process.  Wait, or stop that one."
+        with locked(self.home.path / ".lock", taken):
+            setup = CoordinatedRun(self.home, self.task, self._roster)
+            run = Run(setup, path)
+            if run.ended:
+                return run.result.summary
+            if run.directory is not None and not run.directory.begun:
+                setup.refuse_outdated_bundles()
             network = Network(
                 self.carrier or self._link(),
                 place=lambda client: client,
@@ -76,22 +74,25 @@ class Coordinator:
                 hello={"task": self.task.mark()},
             )
             with closing(network):
-                while True:
-                    try:
-                        records = self._rounds(directory, network)
-                        break
-                    except ClientError as error:  # too few have answered
-                        self.tries += 1
-                        self.refusals.update(self.refused)
-                        pause = min(PAUSE * 2 ** min(self.tries, 10), LONGEST)
-                        self._tell(f"{error}  The round is begun anew in {pause:g} s.")
-                        time.sleep(pause)
-                numbers = summary(self.task.method, self.task.evaluation, records, self.task.classes)
-                network.dismiss({"round": self.task.rounds})
-            directory.finish(numbers)
+                setup.network = network
+                numbers = self._finish(setup, path)
         self.status.doing = "ended"
         self._tell("All rounds are done.")
         return numbers
+
+    def _finish(self, setup: CoordinatedRun, path: Path) -> dict[str, Any]:
+        """Play the rounds; one that too few have answered is begun anew, after a pause that grows."""
+        while True:
+            try:
+                return Run(setup, path, observers=[self]).finish().summary
+            except QuorumError as error:
+                self.tries += 1
+                self.refusals.update(error.refused)
+                for client in error.refused:
+                    self.status.sites[client].refused += 1
+                pause = min(PAUSE * 2 ** min(self.tries, 10), LONGEST)
+                self._tell(f"{error}  The round is begun anew in {pause:g} s.")
+                time.sleep(pause)
 
     def _link(self) -> Link:
         """A SuperLink, whose certificate has the name under which we ourselves reach it."""
@@ -101,99 +102,18 @@ class Coordinator:
             keys.renew_server(home.path / "keys", [home.guests.host, *keys.HERE, *([] if wide else [self.listen])])
         return Link(home.path / "flower", self.listen, home.guests.port, home.tls, home.site_keys)
 
-    def _directory(self) -> RunDirectory:
-        """The run, begun or new."""
-        path, settings = self.home.path / "run", self._settings()
-        go_on = f"protea federation serve {self.home.path}"
-        if (path / "config.toml").is_file():
-            run = RunDirectory.open(path)
-            run.check()
-            run.go_on = go_on
-            if {**tomllib.loads((path / "config.toml").read_text("utf-8")), "clients": 0} != {**settings, "clients": 0}:
-                raise ConfigError(
-                    f"task.toml is not as it was when {path} was begun.  Undo the change, or move {path} away to "
-                    f"begin anew; sites then need new bundles: protea federation invite {self.home.path} --renew"
-                )
-            return run
-        if old := self.home.outdated():
-            raise ConfigError(
-                f"task.toml was changed since the bundle of {old[0]} was made.  Make new ones, and hand them over: "
-                f"protea federation invite {self.home.path} --renew"
-            )
-        run = RunDirectory.create(path, tomli_w.dumps(settings), environment("cpu", threads=1))
-        run.go_on = go_on
-        return run
-
-    def _settings(self) -> dict[str, Any]:
-        """The task in the form that reports and comparisons of runs read."""
-        table = {**to_table(self.task), "clients": len(self.home.guests.sites)}
-        table["models"]["family"] = "the sites' own"
-        table["data"] = {"source": "the sites' own data", "partition": "as they have it"}
-        return tomllib.loads(tomli_w.dumps(table))  # as it will be read
-
-    def _rounds(self, directory: RunDirectory, network: Network) -> list[Record]:
-        """Go on from the newest checkpoint to the end."""
-        task, public = self.task, self.home.public
-        loop = Federation(
-            method=task.method,
-            engine=network,
-            server=new_server(task, None if public is None else public_samples(public, task)),
-            clients=len(self.home.guests.sites),
-            rounds=task.rounds,
-            fraction=task.fraction,
-            evaluation=task.evaluation,
-            failures="skip",
-            min_replies=task.quorum,
-            quota="quorum",
-            limits=task.limits,
-            watch=self._heard,
-            roster=lambda: self._roster(loop, network),
-        )
-        start = checkpoint.newest(directory.path / "checkpoints")
-        if start is not None:
-            checkpoint.load(start, loop)
-        with directory.writing():
-            checkpoint.clear(directory.path / "checkpoints", KEEP)
-            directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
-            if start is None:
-                directory.append([self._describe()])
-        records = Record.read(directory.metrics())
-        loop.recall(records)
-        loop.strikes.count.update(self.refusals)
-        self.refused, loop.on_refused = [], self._refuse
-        self.status.round = loop.server.round
-        for record in loop.run():
-            records.append(record)
-            with directory.writing():
-                directory.append(record.lines())
-                checkpoint.save(directory.path / "checkpoints", loop, KEEP)
-            self._note(record)
-        return records
-
-    def _describe(self) -> dict[str, Any]:
-        """The first line of the metrics: what is known of the clients before anything has happened."""
-        nothing = [0] * len(self.task.classes)
-        clients = [
-            {
-                "client": number,
-                "site": site.name,
-                "architecture": "own",
-                "parameters": 0,
-                **dict.fromkeys(("train", "validation", "test"), nothing),
-            }
-            for number, site in enumerate(self.home.guests.sites)
-        ]
-        return {"kind": "data", "round": 0, "classes": list(self.task.classes), "clients": clients}
-
     def _roster(self, loop: Federation, network: Network) -> list[int]:
         """The sites of this round.  Sites that are not connected are waited for, but not for ever."""
+        if self.loop is not loop:
+            self.loop = loop  # a new one, which knows of no refusals in tries that came to nothing
+            loop.ledger.refusals.update(self.refusals)
         self.status.round = loop.server.round
         end = time.monotonic() + self.task.patience
         while True:
             sites = self._register(network)
             loop.clients = len(sites)
             network.meet()
-            out = [number for number in range(len(sites)) if sites[number].removed or loop.strikes.out(number)]
+            out = [number for number in range(len(sites)) if sites[number].removed or loop.ledger.quarantined(number)]
             here = [number for number in sorted(network.online) if number not in out]
             self.given_up -= set(here)
             invited = [number for number in range(len(sites)) if number not in out]
@@ -257,21 +177,22 @@ class Coordinator:
         self.status.sites[numbers[0]].model = readable(str(model))[:80]
         return numbers[0]
 
-    def _refuse(self, clients: Sequence[int]) -> None:
-        self.refused = list(clients)
-        for client in clients:
-            self.status.sites[client].refused += 1
+    # As an observer of the run
 
-    def _heard(self, reply: Reply) -> None:
+    def started(self, run: Run) -> None:
+        self.status.round = run.records[-1].round if run.records else 0
+
+    def replied(self, reply: Reply) -> None:
         guest = self.status.sites[reply.client]
         guest.said = "answered" if reply.error is None else reply.error.strip().splitlines()[0][:200]
         self._tell()
 
-    def _note(self, record: Record) -> None:
-        """What a round gave, for the screen."""
+    def round(self, record: Record) -> None:
         self.tries = 0
         self.refusals.clear()
         self.status.round, self.status.accuracy = record.round, record.accuracy
+        for client in record.refused:
+            self.status.sites[client].refused += 1
         for line in record.clients:
             if line.get("test/samples"):
                 self.status.sites[line["client"]].accuracy = line["test/method"] / line["test/samples"]

@@ -15,8 +15,8 @@ from protea.core.method import Upload
 from protea.core.payload import pack
 from protea.core.server import Server
 from protea.engines.messages import job_to_bytes, reply_from_bytes
-from protea.federation.jobs import Job, Reply, Task
-from protea.federation.uploads import checked
+from protea.federation.jobs import Job, JobKind, Reply
+from protea.federation.uploads import Inspection
 from protea.models.architectures import parameters
 from protea.network.site.directory import Site
 from protea.network.site.service import discreet
@@ -66,7 +66,7 @@ def trial(path: Path) -> Trial:
         station = Station(worker, Path(folder))
         server = started(task, site.public())
         server.round = 1
-        asked: list[Task] = ["train", "evaluate"] if site.settings.report else ["train"]
+        asked: list[JobKind] = ["train", "evaluate"] if site.settings.report else ["train"]
         for what in asked:
             job = Job(what, 1, site.id, pack(task.method.broadcast(server, site.id)))
             found = station.answer(job_to_bytes(job))
@@ -102,7 +102,7 @@ def aggregate_alone(site: Site, server: Server, reply: Reply) -> None:
     """What the coordinator would do if this site were the only one."""
     task = site.task
     try:
-        payload = checked(task.method, server, task.limits, reply)
+        payload = Inspection(task.method, server, task.limits, task.filters).payload(reply)
     except PayloadError as error:
         raise ClientError(f"The coordinator would refuse what this site sends: {error}") from error
     with server.rng.at("round", 1).default("aggregate"):

@@ -1,0 +1,84 @@
+"""``protea show``: what an experiment would do, without doing it."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from protea.cli.run import Changes, Config
+from protea.clients.factory import ClientFactory
+from protea.config.experiment import Experiment, experiment_to_toml, load_experiment, method_label
+from protea.config.units import percent, size
+from protea.core.rng import Streams
+from protea.core.split_model import SplitModel
+from protea.models.architectures import parameters
+from protea.runs.setup import prepare
+from protea.studies.preview import seconds, traffic
+
+SHOWN = 20  # clients and classes; more are summed up
+
+
+def show(config_file: Config, changes: Changes = None) -> None:
+    """Show what an experiment would do: settings, who has which data, models, bytes, time.  Trains nothing."""
+    show_experiment(Console(), load_experiment(config_file, changes or []))
+
+
+def show_experiment(console: Console, experiment: Experiment) -> None:
+    recipe = prepare(experiment)
+    console.rule("Settings")
+    console.print(experiment_to_toml(experiment), highlight=False, markup=False)
+    console.rule("Clients")
+    console.print(clients(recipe))
+    console.print(f"Always answering a client's commonest class: {percent(recipe.data.majority())} % accuracy.")
+    console.rule("Models")
+    with Streams(experiment.seed).default("preview"):
+        models = [recipe.make(member) for member in recipe.members]
+    console.print(architectures(recipe, models))
+    console.rule("Cost")
+    sent, took, name = traffic(experiment, recipe), seconds(experiment, recipe, models), method_label(experiment.method)
+    both = sent.up + sent.down
+    console.print(
+        f"{name}: about {size(sent.up)} up and {size(sent.down)} down per round ({both / 4e6:.2f} million numbers), "
+        f"{size(both * experiment.rounds)} in all.\n"
+        f"About {took:.1f} s per round here, {took * experiment.rounds / 60:.1f} min for {experiment.rounds} rounds.",
+        highlight=False,
+    )
+
+
+def clients(recipe: ClientFactory) -> Table:
+    """Samples and classes of each client."""
+    data, names = recipe.data, recipe.data.dataset.names
+    counts = data.class_counts()
+    table = Table(
+        box=SIMPLE,
+        padding=0,
+        title="Samples by part, and by class over all parts",
+        title_justify="left",
+    )
+    for column in ("#", "architecture"):
+        table.add_column(column, no_wrap=True)
+    few = len(names) <= SHOWN
+    for column in ("train", "val.", "test", *(names if few else ("classes", "largest class"))):
+        table.add_column(column, justify="right")
+    for client, share in enumerate(data.shares[:SHOWN]):
+        row = counts[client].tolist()
+        classes = [str(n or "") for n in row] if few else [str(sum(n > 0 for n in row)), names[row.index(max(row))]]
+        parts = (str(len(part)) for part in (share.train, share.validation, share.test))
+        table.add_row(str(client), recipe.members[client % len(recipe.members)].architecture, *parts, *classes)
+    if len(data.shares) > SHOWN:
+        table.add_row(f"... {len(data.shares) - SHOWN} more")
+    return table
+
+
+def architectures(recipe: ClientFactory, models: list[SplitModel]) -> Table:
+    """Parameters of each architecture, and how many clients have it."""
+    table = Table(box=SIMPLE, title="Parameters", title_justify="left")
+    table.add_column("architecture")
+    for column in ("body", "adapter", "head", "clients"):
+        table.add_column(column, justify="right")
+    held = len(recipe.data.shares)
+    for index, (member, model) in enumerate(zip(recipe.members, models, strict=True)):
+        users = len(range(index, held, len(models)))
+        table.add_row(member.architecture, *(f"{n:,}" for n in parameters(model).values()), str(users))
+    return table

@@ -1,0 +1,50 @@
+"""One round while it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from protea.evaluation.server_side import Judged
+from protea.federation.faults import Absence
+from protea.federation.jobs import Job, Reply
+
+
+class Clock:
+    """Seconds by what they were spent on."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, purpose: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[purpose] = self.seconds.get(purpose, 0.0) + time.perf_counter() - started
+
+
+@dataclass
+class Round:
+    """One round while it goes on: who takes part, what was asked, what came of it."""
+
+    chosen: list[int]
+    absent: dict[int, Absence]
+    judged: Judged
+    clock: Clock = field(default_factory=Clock)
+    jobs: list[Job] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    failures: dict[int, str] = field(default_factory=dict)
+    refused: list[int] = field(default_factory=list)
+
+    @property
+    def asked(self) -> list[int]:
+        """The clients that train; what comes late is trained too, and not heard."""
+        return [client for client in self.chosen if self.absent.get(client) in (None, "late")]
+
+    @property
+    def loss(self) -> float | None:
+        """The mean training loss of the clients whose upload was used."""
+        used = [r.metrics["loss"] for r in self.replies if "loss" in r.metrics and r.client not in self.failures]
+        return sum(used) / len(used) if used else None

@@ -1,0 +1,47 @@
+"""Records as flat rows, for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from protea.federation.record import Record
+
+
+def round_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """A row for each round: accuracies by rule, loss, bytes, seconds."""
+    return [
+        {
+            "round": record.round,
+            "accuracy": record.accuracy,
+            "loss": record.loss,
+            **{f"test_{rule}": score.weighted for rule, score in record.test.items()},
+            **{f"validation_{rule}": score.weighted for rule, score in record.validation.items()},
+            **{f"ensemble_{rule}": score.ensemble for rule, score in record.shared.items()},
+            **{f"server_{rule}": accuracy for rule, accuracy in record.server.items()},
+            **record.values,
+            "participants": len(record.participants),
+            "failures": len(record.failures),
+            "bytes_up": record.bytes_up,
+            "bytes_down": record.bytes_down,
+            "seconds": sum(record.cost.seconds.values()),
+        }
+        for record in records
+    ]
+
+
+def client_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """A row for each client of each round that trained or was evaluated in it."""
+    return [
+        {
+            "round": record.round,
+            "client": client.client,
+            "accuracy": client.accuracy,
+            "loss": client.loss,
+            **{f"test_{rule}": client.accuracy_by(rule, "test") for rule in record.test},
+            "bytes_up": client.up,
+            "bytes_down": client.down,
+        }
+        for record in records
+        for client in record.clients
+    ]

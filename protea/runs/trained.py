@@ -1,0 +1,132 @@
+"""What a run has learned: its clients' models, what they answer, and the global prototypes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from protea.clients.state_files import load_client, load_server
+from protea.core.client import LOOK, Client
+from protea.core.errors import ConfigError, DataError, nearest
+from protea.core.method import Method
+from protea.core.payload import pack, unpack
+from protea.core.prototypes import Prototypes
+from protea.core.samples import normalise
+from protea.core.server import Server
+from protea.core.split_model import SplitModel
+from protea.data.convert import inputs
+from protea.evaluation import rules
+from protea.evaluation.counts import probabilities
+from protea.runs.setup import RunSetup
+
+Inputs = Tensor | npt.NDArray[Any] | Sequence[Any]
+Part = Literal["test", "validation", "train"]
+
+
+@dataclass(frozen=True)
+class TrainedClient:
+    """A client as it was after the last round of its run: its model, its samples, and what the server last sent it."""
+
+    client: Client
+    method: Method[Any, Any]
+    down: Any  # the last broadcast; None if there was none
+
+    @property
+    def id(self) -> int:
+        return self.client.id
+
+    @property
+    def model(self) -> SplitModel:
+        """The trained model, in evaluation mode."""
+        model: SplitModel = self.client.model.eval()
+        return model
+
+    @torch.no_grad()
+    def predict(self, x: Inputs, rule: str = "method") -> Tensor:
+        """Class probabilities, float32 ``(samples, classes)``, on the CPU.
+
+        ``x`` is as the model was trained: float32 as they are, bytes of images, or texts.
+        """
+        answer, batches = self._rule(rule), self._inputs(x).split(LOOK)
+        if not batches[0].numel():
+            return torch.zeros(0, self.client.classes)
+        return torch.cat([probabilities(answer(batch.to(self.client.device))).float().cpu() for batch in batches])
+
+    def confusion(self, part: Part = "test", rule: str = "method") -> Tensor:
+        """How often each class (row) was answered as each class (column), on the client's own samples."""
+        data = self.client.parts.get(part)
+        matrix = torch.zeros(self.client.classes, self.client.classes, dtype=torch.int64)
+        if data is None:
+            return matrix
+        with torch.no_grad():
+            answer = self._rule(rule)
+            said = torch.cat([answer(x).argmax(1).cpu() for x, _ in self.client.batches(data)])
+        return matrix.index_put_((data.y.cpu(), said), torch.ones(len(said), dtype=torch.int64), accumulate=True)
+
+    def _rule(self, rule: str) -> rules.Rule:
+        self.client.rest()
+        local = self.client.prototypes() if rule == "local_prototypes" else None
+        ways = rules.of_client(self.method, self.client, self.down, local)
+        if rule not in ways:
+            raise ConfigError(f"Client {self.id} has no rule {rule!r}.  {nearest(rule, ways)}")
+        return ways[rule]
+
+    def _inputs(self, x: Inputs) -> Tensor:
+        view = self.model.view
+        if view is not None:
+            if isinstance(x, str) or not all(isinstance(text, str) for text in x):
+                raise DataError("This model reads texts: give a list of strings.")
+            return view(list(x))
+        found = x if isinstance(x, Tensor) else inputs(np.asarray(x))
+        found = normalise(found) if found.dtype == torch.uint8 else found.to(torch.float32)
+        expected = self.client.train.shape
+        if found.ndim == len(expected) and expected[:1] == (1,):
+            found = found.unsqueeze(1)  # grey images without an axis of channels
+        if tuple(found.shape[1:]) != expected:
+            raise DataError(
+                f"Samples of shape {tuple(found.shape[1:])} were given; the clients of this run have {expected}.  "
+                f"Give an array of shape (samples, {', '.join(map(str, expected))})."
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class TrainedState:
+    """A folder with the state of server and clients after ``round``."""
+
+    setup: RunSetup
+    folder: Path
+    round: int
+
+    def server(self) -> Server:
+        """The server as it was."""
+        server, method = self.setup.new_server(), self.setup.method
+        server.rounds = self.setup.rounds
+        with server.rng.at("round", 0).default("start"):
+            method.start_server(server)
+        load_server(server, self.folder)
+        server.round = self.round
+        return server
+
+    def prototypes(self) -> Prototypes | None:
+        """The global prototypes; ``None`` for methods that have none."""
+        server, method = self.server(), self.setup.method
+        with server.rng.at("round", self.round).default("look"):
+            return method.prototypes(method.broadcast(server, 0))
+
+    def client(self, id: int) -> TrainedClient:
+        """A client as it was, with the broadcast that it would get now."""
+        client, server, method = self.setup.new_client(id), self.server(), self.setup.method
+        load_client(client, self.folder)
+        client.begin(self.round, client.rng.at("round", self.round))
+        with server.rng.at("round", self.round).default("broadcast"):
+            sent = pack(method.broadcast(server, id))
+        down = unpack(method.down, {name: tensor.to(client.device) for name, tensor in sent.items()})
+        return TrainedClient(client, method, down)
