@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from protea.core.errors import PayloadError
 from protea.core.payload import from_bytes, shortened, to_bytes
-from protea.federation.jobs import Job, Reply, Task
+from protea.federation.jobs import Job, JobKind, Reply
 
 WORDS = 10_000  # most characters of an error; of a longer one, the end
 
@@ -33,7 +33,7 @@ Words = Annotated[str, AfterValidator(readable)]
 class AboutJob(TypedDict):
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # type: ignore[misc]
 
-    task: Task
+    task: JobKind
     round: Count
     client: Count
 

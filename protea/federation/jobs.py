@@ -9,14 +9,14 @@ from typing import Literal, Protocol
 
 from protea.core.payload import Named
 
-Task = Literal["train", "evaluate", "answer", "look"]  # answer: the shared test set; look: show prototypes
+JobKind = Literal["train", "evaluate", "answer", "look"]  # answer: on the shared test set; look: show prototypes
 
 
 @dataclass(frozen=True)
 class Job:
     """One task for one client.  ``down`` is a packed payload, empty if there is none."""
 
-    task: Task
+    task: JobKind
     round: int
     client: int
     down: Named = field(default_factory=dict)

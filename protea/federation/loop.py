@@ -23,7 +23,7 @@ from protea.evaluation.client_side import Snapshot, serve
 from protea.evaluation.scores import finite
 from protea.evaluation.server_side import Judged, Together
 from protea.federation.faults import Absence, draw_absences
-from protea.federation.jobs import Job, JobEngine, Reply, Task, Watch, ignore
+from protea.federation.jobs import Job, JobEngine, JobKind, Reply, Watch, ignore
 from protea.federation.ledger import Strikes, Traffic
 from protea.federation.record import Cost, Record
 from protea.federation.uploads import Accepted, accept, by_client, refuse_infinite
@@ -159,7 +159,7 @@ class Federation:
             found |= {f"{reply.client}.{name}": tensor for name, tensor in parts.items()}
         return found
 
-    def _jobs(self, task: Task, clients: Sequence[int]) -> list[Job]:
+    def _jobs(self, task: JobKind, clients: Sequence[int]) -> list[Job]:
         """A job for each; clients that are sent the very same thing share one copy of it."""
         jobs, last, packed = [], None, pack(None)
         with self._on_server("broadcast"):
@@ -207,7 +207,7 @@ class Federation:
         self.peaks |= {reply.process: reply.memory for reply in replies if reply.process}
         return replies
 
-    def _judge(self, task: Task, clients: Sequence[int], judge: Judged | Together, failures: dict[int, str]) -> None:
+    def _judge(self, task: JobKind, clients: Sequence[int], judge: Judged | Together, failures: dict[int, str]) -> None:
         """Give each good reply to the judge, and the reasons against the others to ``failures``.
 
         Replies are read as they come, while clients are at work, and taken in the order of clients.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from protea.clients.factory import ClientFactory
-from protea.clients.worker import Worker
+from protea.clients.plan import WorkerPlan
 from protea.config import registry
 from protea.config.experiment import Experiment, method_label
 from protea.config.units import in_bytes
@@ -66,16 +65,14 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
 def _begin(experiment: Experiment, given: PartitionFile | None = None) -> ClientFactory:
     """:func:`prepare`, while an engine whose start takes long gets ready."""
     experiment.check()
-    warm: Callable[[], None] | None = getattr(registry.find("engines", experiment.engine_name), "warm", None)
-    if warm is not None:
-        warm()
+    registry.find("engines", experiment.engine_name).warm()
     return prepare(experiment, given)
 
 
 def open_engine(experiment: Experiment, recipe: ClientFactory) -> JobEngine:
     settings = experiment.engine
     local = experiment.evaluation.local_prototypes
-    worker = Worker(
+    plan = WorkerPlan(
         experiment.method,
         recipe,
         experiment.seed,
@@ -84,7 +81,7 @@ def open_engine(experiment: Experiment, recipe: ClientFactory) -> JobEngine:
         careful=experiment.failures == "skip",
         memory=None if settings.memory is None else in_bytes(settings.memory),
     )
-    engine: JobEngine = registry.find("engines", experiment.engine_name)(worker, settings)
+    engine: JobEngine = registry.find("engines", experiment.engine_name)(plan, settings)
     return engine
 
 

@@ -97,7 +97,7 @@ def run(method: FedGH, rounds: int) -> tuple[Worker, Server]:
 def test_in_the_authors_code_the_head_stays_what_it_was_for_ever():
     server = run(FedGH(**FedGH.variants["official"]), rounds=2)[1]
     first = toy.server()
-    loop = Federation(FedGH(), Inline(Worker(FedGH(), toy.build, seed=7)), first, toy.CLIENTS, 2)
+    loop = Federation(FedGH(), Inline(toy.worker(FedGH(), toy.build, seed=7)), first, toy.CLIENTS, 2)
     loop.start()
     assert torch.equal(server.memory["head"].weight, first.memory["head"].weight)
     assert "server_loss" not in server.memory
