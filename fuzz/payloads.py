@@ -112,7 +112,7 @@ def targets(folder: Path) -> Iterator[Target]:
     """What every method sends up and down and leaves in files, after two real rounds."""
     for name, method in methods().items():
         engine = Recording(
-            toy.worker(method, partial(toy.build, same_architecture=method.needs.same_architecture), seed=7)
+            toy.plan(method, partial(toy.build, same_architecture=method.needs.same_architecture), seed=7)
         )
         server = toy.server()
         list(Federation(method, engine, server, toy.CLIENTS, rounds=2).run())

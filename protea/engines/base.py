@@ -21,7 +21,7 @@ class EngineBase(ABC):
     An engine changes no number: whichever one runs the clients, records and states are the same to the bit.
     """
 
-    @classmethod
+    @classmethod  # noqa: B027  a default that does nothing, as those below
     def warm(cls) -> None:
         """Begin what takes long to start, before the engine itself is made.  Nothing, unless overridden."""
 

@@ -300,9 +300,11 @@ def begin() -> subprocess.Popen[str]:
     # A suite that was started in the background has Ctrl-C switched off, and so would all that it starts.
     command = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     command += "from protea.cli.app import main; main()"
+    here = Path(__file__)
+    places = (here.parent, here.parents[1] / "helpers", here.parents[2])
     return subprocess.Popen(
         [sys.executable, "-c", command, "run", "exp.toml", "--out", "broken"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -382,7 +382,7 @@ def test_a_site_may_train_in_its_own_way(tmp_path: Path, bundle: Path) -> None:
     site, plain = places.site(tmp_path / "own", bundle, settings=own), places.site(tmp_path / "plain", bundle)
     assert (site.training.batch, site.training.lr, site.training.epochs) == (75, 0.5, plain.training.epochs)
     assert trial(site.path).test == 75
-    a, b = (each.worker().run(Job("train", 1, 0)).metrics["loss"] for each in (site, plain))
+    a, b = (Worker(each.plan()).run(Job("train", 1, 0)).metrics["loss"] for each in (site, plain))
     assert a != b
 
 
