@@ -86,7 +86,7 @@ ROUNDS: list[tuple[JobKind, int]] = [
 def test_it_answers_as_a_plain_worker_does(trained: DurableWorker, client: int) -> None:
     answers = [up(ask(trained, round, task, client)) for task, round in ROUNDS]
     assert answers == expected(ROUNDS, client)
-    assert len({answer["vectors"] for answer in answers if "vectors" in answer}) == 4  # no two rounds are alike
+    assert len({answer["vectors"] for answer in answers if "vectors" in answer}) == 4  # no two rounds are the same
 
 
 def test_it_does_so_if_its_process_is_a_new_one_each_time(tmp_path: Path) -> None:

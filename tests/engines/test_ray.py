@@ -36,7 +36,8 @@ from protea.engines.inline import Inline
 from protea.engines.messages import job_to_bytes, reply_from_bytes
 from protea.engines.ray import cluster
 from protea.engines.ray.actor import WorkerActor
-from protea.engines.ray.engine import ActorHandle, Ray
+from protea.engines.ray.engine import Ray
+from protea.engines.ray.handle import ActorHandle
 from protea.federation.jobs import Job, Reply
 from protea.federation.loop import Federation
 from protea.federation.record import Record

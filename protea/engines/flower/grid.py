@@ -1,6 +1,6 @@
 """The engine: jobs to nodes, and replies from them, over a grid of Flower's.
 
-Own polling: Flower's ``send_and_receive`` sleeps three seconds at a time, and waits for all.
+Replies are looked for here: Flower's ``send_and_receive`` sleeps three seconds at a time, and waits for all.
 A reply belongs to the message that it answers, whoever claims to have sent it.  A message
 whose node was started anew, or was away too long, is sent again: clients answer a second time
 without a second training.
@@ -52,14 +52,14 @@ class Carrier(Protocol):
         ...
 
     def nodes(self) -> Sequence[NodeInfo]:
-        """The nodes that are there."""
+        """Give the nodes that are connected."""
         ...
 
     def close(self) -> None: ...
 
     @property
     def lost(self) -> tuple[type[Exception], ...]:
-        """What is raised when the connection is gone."""
+        """The exceptions that are raised when the connection is gone."""
         ...
 
 
@@ -75,18 +75,18 @@ class Network(EngineBase):
     place: Callable[[int], int]
     name: Callable[[NodeInfo, Mapping[str, Any]], int]
     deadline: float = math.inf  # seconds for a client's answer
-    retries: int = 3  # for a message that was lost with its node
-    limit: int = 256 * 2**20  # bytes of an upload
+    retries: int = 3  # of a message that was lost with its node
+    limit: int = 256 * 2**20  # most bytes of an upload
     sign: Callable[[str, bytes], bytes] = lambda kind, message: message
     hello: Mapping[str, Any] = field(default_factory=dict)  # what nodes are told when they are asked who they are
-    meanwhile: Callable[[], None] = lambda: None  # done while answers are waited for
+    meanwhile: Callable[[], None] = lambda: None  # called again and again while answers are waited for
 
     def __post_init__(self) -> None:
         self.there: dict[int, NodeInfo] = {}  # nodes that are there, by Flower's id
         self.named: dict[int, tuple[int, str]] = {}  # names of nodes that have said hello, and when they were started
         self.asked: dict[str, tuple[int, float]] = {}  # nodes that were asked who they are, and until when
         self.strangers: dict[int, tuple[str, float]] = {}  # nodes that are not wanted, why, and until when
-        self.looked = -math.inf
+        self.looked = -math.inf  # when nodes were last looked for
         self.grid = self.carrier.open()
 
     @property
@@ -95,7 +95,7 @@ class Network(EngineBase):
         return {name: node for node, (name, _) in self.named.items() if node in self.there}
 
     def meet(self) -> None:
-        """See which nodes are there, and who they are."""
+        """Find out which nodes are there, and who they are."""
         with self.connected():
             self._look()
             self._greet(self.grid.pull_messages(list(self.asked)) if self.asked else [])

@@ -2,6 +2,7 @@
 
     cluster.py   the Ray that is used: one by address, or one that is started here, on loopback
     actor.py     what runs in an actor: a worker
+    handle.py    an actor as the engine sees it
     engine.py    the engine: actors, data on every node, jobs and state
 
 The nodes of a cluster need share no file system.  The data come to a node once, in parts

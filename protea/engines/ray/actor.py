@@ -1,4 +1,4 @@
-"""What runs in an actor."""
+"""The worker that runs in an actor."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class WorkerActor:
         return reply_to_bytes(self.worker.run(job_from_bytes(message)))
 
     def bring(self, client: int, state: bytes | None, jobs: Sequence[bytes]) -> None:
-        """Have a client here, as it was saved and after these jobs; the actor is of no use if that fails."""
+        """Bring a client here: read its saved state, and repeat these jobs.  If that fails, the actor is of no use."""
         assert self.worker is not None and self.store is not None
         worker, self.worker = self.worker, None
         with tempfile.TemporaryDirectory(dir=self.folder) as place:

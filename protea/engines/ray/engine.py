@@ -12,88 +12,23 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from protea.clients.plan import WorkerPlan
 from protea.clients.state_files import path_of
 from protea.config.sections import Engine
-from protea.core.errors import CheckpointError, ClientError, ConfigError
-from protea.core.files import write_bytes
+from protea.core.errors import ClientError, ConfigError
 from protea.engines.processes.pool import sendable
-from protea.engines.ray.actor import WorkerActor, versions
+from protea.engines.ray.actor import versions
 from protea.engines.ray.cluster import enter, gpu_share, leave, living, room_for
+from protea.engines.ray.handle import ActorHandle, words
 from protea.engines.scheduler import PinnedEngine
 
 START = 180.0  # seconds within which an actor must have started
 NOTICE = 60.0  # seconds within which Ray must have noticed that a node is gone
 ROOM = 10.0  # seconds to wait for room for an actor that replaces another
 PART = 32 * 2**20  # bytes of a file that travel at once
-
-
-class ActorHandle:
-    """One actor, as the engine sees it."""
-
-    def __init__(self, gpus: float) -> None:
-        make: Any = ray.remote(WorkerActor)
-        self.remote = make.options(num_cpus=1, num_gpus=gpus, max_restarts=0, scheduling_strategy="SPREAD").remote()
-        self.node = ""
-        self.asked: list[Any] = []  # what it has not answered
-        self.dead = False
-        self.why = "is gone"
-
-    def tell(self, verb: str, *what: object) -> Any:
-        """Have it do something; that it is gone is noticed when it should answer."""
-        self.asked.append(getattr(self.remote, verb).remote(*what))
-        return self.asked[-1]
-
-    def ask(self, verb: str, *what: object) -> Any:
-        """Have it do something, and give the answer; an error of Ray's if that or anything before it failed."""
-        self.tell(verb, *what)
-        asked, self.asked = self.asked, []
-        return ray.get(asked)[-1]
-
-    def hear(self) -> bytes | None:
-        asked, self.asked = self.asked, []
-        try:
-            answer: bytes = ray.get(asked)[-1]
-        except RayError as error:
-            self.why = words(error)
-            return None
-        return answer
-
-    def alive(self) -> bool:
-        try:
-            return bool(self.ask("process"))
-        except RayError:
-            return False
-
-    def give(self, job: bytes) -> None:
-        self.tell("job", job)
-
-    def save(self, directory: Path) -> None:
-        """One client after another comes here, so that one at a time is in memory."""
-        try:
-            for name in self.ask("save"):
-                write_bytes(directory / name, self.ask("fetch", name))
-        except RayError as error:
-            self.dead = not isinstance(error, RayTaskError)  # or it lives, and says what went wrong
-            raise CheckpointError(f"save: an actor {words(error)}") from error
-
-    def load(self, directory: Path) -> None:
-        try:
-            self.ask("load")
-        except RayError as error:
-            raise CheckpointError(f"load: an actor {words(error)}") from error
-
-    def bury(self) -> str:
-        self.stop()
-        return self.why
-
-    def stop(self) -> None:
-        self.dead = True
-        if ray.is_initialized():
-            ray.kill(self.remote)
 
 
 class Ray(PinnedEngine[ActorHandle]):
@@ -127,7 +62,7 @@ class Ray(PinnedEngine[ActorHandle]):
             raise
 
     def _open(self, actors: Sequence[ActorHandle]) -> None:
-        """Have actors ready for jobs, and in the pool; an error of Ray's if one of them is lost meanwhile."""
+        """Add actors to the pool and get them ready for jobs; an error of Ray's if one of them is lost meanwhile."""
         self.pool += actors
         told = [actor.tell("move", Path.cwd(), sys.path) for actor in actors]
         try:
@@ -162,7 +97,7 @@ class Ray(PinnedEngine[ActorHandle]):
 
     @classmethod
     def check(cls, settings: Engine) -> None:
-        """Nothing to refuse: a cluster's settings are for this engine."""
+        """Accept all settings: those of a cluster are for this engine."""
 
     def _answered(self, hosts: Collection[ActorHandle]) -> Collection[ActorHandle]:
         last = {actor.asked[-1]: actor for actor in hosts}
@@ -209,7 +144,7 @@ class Ray(PinnedEngine[ActorHandle]):
         return living().get(host.node, False)  # or all of its node is gone
 
     def _room(self) -> bool:
-        """Whether the cluster has room for one more actor; that of a lost one is free after a moment."""
+        """Whether the cluster has room for one more actor; the room of a lost one is free after a moment."""
         until = time.monotonic() + NOTICE
         while not all(living().values()) and time.monotonic() < until:
             time.sleep(0.5)
@@ -258,12 +193,3 @@ def remove_at(node: str, folder: Path) -> Any:
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     remove: Any = ray.remote(shutil.rmtree)
     return remove.options(num_cpus=0, scheduling_strategy=there).remote(folder, ignore_errors=True)
-
-
-def words(error: Exception) -> str:
-    """Say what became of an actor, in a few of the many words that Ray has for it."""
-    if isinstance(error, RayTaskError):
-        return f"failed: {error.cause!r}"
-    lines = [line for line in str(error).splitlines() if line.startswith("The actor is dead because")]
-    reason = lines[-1].removeprefix("The actor is dead because").strip() if lines else "it does not answer"
-    return f"was lost: {reason.rstrip('.')}"
