@@ -19,7 +19,7 @@ from protea.clients.durable import DurableWorker
 from protea.core.errors import ClientError, PayloadError
 from protea.core.files import write_text
 from protea.core.payload import from_bytes, shortened, to_bytes
-from protea.engines.messages import job_from_bytes, joined, parted, reply_to_bytes
+from protea.engines.messages import job_from_bytes, joined, parted, readable, reply_to_bytes
 from protea.federation.jobs import Job, Reply
 from protea.network.site.audit import Audit
 from protea.network.site.directory import Site
@@ -124,7 +124,8 @@ def leaving(reply: Reply) -> bytes:
 
 def discreet(reply: Reply) -> Reply:
     """Leave out what is of no use to others: of an error all but its kind, and everything about this machine."""
-    error = None if reply.error is None else without_secrets(reply.error, f"client {reply.client}, round {reply.round}")
+    who = f"client {reply.client}, round {reply.round}"
+    error = None if reply.error is None else without_secrets(readable(reply.error), who)
     return Reply(reply.client, reply.round, reply.up, reply.samples, reply.metrics, reply.seconds, error=error)
 
 
