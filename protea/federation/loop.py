@@ -24,7 +24,7 @@ from protea.evaluation.scores import finite
 from protea.evaluation.server_side import Judged, Together
 from protea.federation.faults import Absence, draw_absences
 from protea.federation.jobs import Job, JobEngine, Reply, Task, Watch, ignore
-from protea.federation.ledger import Strikes, Traffic
+from protea.federation.ledger import Strikes, Traffic, client_records
 from protea.federation.record import Cost, Record
 from protea.federation.uploads import Accepted, accept, by_client, refuse_infinite
 
@@ -84,7 +84,7 @@ class Federation:
             chosen = choose(self.here, self.fraction, server)
             absent = self._absent(chosen)
             asked = [client for client in chosen if absent.get(client) in (None, "late")]
-            judged = Judged(server.classes, server.dim)
+            judged = Judged(server.classes, server.dim, self.evaluation.rules, self.evaluation.metrics)
             if self.evaluation.when == "before":
                 with clock("evaluate"):
                     self._evaluate(chosen, judged, failures)
@@ -132,7 +132,9 @@ class Federation:
                 refused=found.refused,
                 absent={client: str(why) for client, why in absent.items()},
                 cost=Cost(clock.seconds, self.memory),
-                clients=self._clients(jobs, answers, judged),
+                clients=client_records(jobs, answers, self.traffic, judged.clients()),
+                metrics=judged.metrics("test"),
+                validation_metrics=judged.metrics("validation"),
             )
 
     @property
@@ -197,7 +199,7 @@ class Federation:
                 if self.test is not None:
                     judged.server = serve(self.method, server, self.test)
         if self.test is not None and settings.shared_due(server.round, self.rounds):
-            judged.together = Together(self.test.y.cpu(), server.classes)
+            judged.together = Together(self.test.y.cpu(), server.classes, settings.rules)
             for start in range(0, len(clients), GROUP):
                 self._judge("answer", clients[start : start + GROUP], judged.together, failures)
 
@@ -220,7 +222,7 @@ class Federation:
                     raise ClientError(reply.error)
                 if reply.round != self.server.round:
                     raise PayloadError(f"it is of round {reply.round}.")
-                return judge.read(reply)
+                return judge.read(reply.up)
             except (ClientError, PayloadError) as error:
                 return error
 
@@ -239,25 +241,6 @@ class Federation:
             if self.failures == "stop":
                 raise ClientError(why) from found
             failures.setdefault(reply.client, why)
-
-    def _clients(
-        self, jobs: Sequence[Job], answers: Mapping[int, Sequence[Reply]], judged: Judged
-    ) -> list[dict[str, Any]]:
-        """One line for each client that took part or was judged."""
-        found: dict[int, dict[str, Any]] = {}
-        for job in jobs:
-            own = answers.get(job.client, [])
-            losses = [finite(reply.metrics["loss"]) for reply in own if "loss" in reply.metrics]
-            found[job.client] = {
-                "loss": losses[0] if losses else None,
-                "up": sum(nbytes(reply.up) for reply in own),
-                "down": nbytes(job.down),
-                "total_up": self.traffic.up[job.client],
-                "total_down": self.traffic.down[job.client],
-            }
-        for client, numbers in judged.clients().items():
-            found.setdefault(client, {}).update(numbers)
-        return [{"client": client, **numbers} for client, numbers in sorted(found.items())]
 
     @contextmanager
     def _on_server(self, purpose: str) -> Iterator[None]:
