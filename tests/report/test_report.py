@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -399,8 +401,22 @@ def test_the_report_knows_run_directories_and_no_torch() -> None:
             for name in names:
                 assert name.split(".")[0] != "torch", path
                 assert not name.startswith("protea.") or name.startswith(
-                    ("protea.report", "protea.runs", "protea.core.errors")
+                    (
+                        "protea.report",
+                        "protea.runs",
+                        "protea.core.errors",
+                        "protea.config.words",
+                        "protea.federation.record",
+                    )
                 ), (path, name)
+
+
+def test_runs_are_read_compared_and_drawn_without_torch() -> None:
+    modules = ["federation.record", "runs.reader", "runs.compare", "runs.export"]
+    modules += [f"report.{path.stem}" for path in Path(contents.__file__).parent.glob("*.py")]
+    names = ", ".join(f"protea.{name}" for name in sorted(modules) if not name.endswith("__init__"))
+    script = f"import {names}, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 # The command
