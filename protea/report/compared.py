@@ -41,6 +41,7 @@ def apart(differ: Sequence[Plain]) -> str:
 
 
 def row(found: Row) -> Plain:
+    """A row of the table as plain values."""
     return {
         "label": found.label,
         "score": plain(found.score),
@@ -51,12 +52,12 @@ def row(found: Row) -> Plain:
 
 
 def plain(spread: Spread) -> Plain:
-    """``margin`` is that of the 95 % interval."""
+    """A spread as plain values; the 95 % interval is mean - margin .. mean + margin."""
     return {"count": spread.count, "mean": spread.mean, "deviation": spread.deviation, "margin": spread.margin}
 
 
 def scores(runs: Sequence[RunReader]) -> Plain:
-    """Of one group: the headline, and the accuracy by each protocol, over the runs that have ended."""
+    """The headline accuracy of a group, and that by each protocol, over its runs that have ended."""
     ended: dict[tuple[int, str], RunReader] = {}
     for run in runs:
         if run.summary is not None and run.summary["accuracy"] is not None:

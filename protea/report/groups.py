@@ -14,7 +14,7 @@ LONGEST = 60  # characters of a label; beyond that the run's name says more
 
 
 def of(runs: Sequence[RunReader]) -> list[dict[str, Any]]:
-    """Runs that differ in their seed alone, together: ``{"label", "runs"}`` in order of appearance.
+    """Group runs that differ in their seed alone: ``{"label", "runs"}`` in order of appearance.
 
     The protocol is no setting that makes other numbers, but numbers by two protocols have no common mean.
     """
@@ -33,7 +33,7 @@ def of(runs: Sequence[RunReader]) -> list[dict[str, Any]]:
 
 
 def data_sets(runs: Sequence[RunReader]) -> list[dict[str, Any]]:
-    """Runs on the same data, shared out in the same way, together; a label has what tells them apart, if anything."""
+    """Group runs on the same data, shared out in the same way; a label has what tells them apart, if anything."""
     tables = [
         {name: value for name, value in settings(run).items() if under(name, ("data", "clients"))} for run in runs
     ]
@@ -52,7 +52,7 @@ def said(table: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def together(marks: Sequence[Any]) -> list[list[int]]:
-    """Places of equal marks, in order of appearance."""
+    """Lists of the places of equal marks, in order of appearance."""
     found: dict[str, list[int]] = {}
     for index, mark in enumerate(marks):
         found.setdefault(json.dumps(mark, sort_keys=True, default=str), []).append(index)
@@ -60,7 +60,7 @@ def together(marks: Sequence[Any]) -> list[list[int]]:
 
 
 def protocol(run: RunReader) -> str:
-    """As it was asked for; what a run did is known at its end only."""
+    """The protocol that a run was asked to report by; the one it did report by is known at its end only."""
     return str(run.config.get("evaluation", {}).get("protocol", "validation"))
 
 
@@ -103,6 +103,7 @@ def splits(runs: Sequence[RunReader], called: Sequence[str]) -> list[dict[str, A
 
 
 def difference(name: str, values: Sequence[str], called: Sequence[str]) -> dict[str, Any]:
+    """One setting that differs: each of its values, with the names of the runs that have it."""
     owners: dict[str, list[str]] = {}
     for value, run in zip(values, called, strict=True):
         owners.setdefault(value, []).append(run)

@@ -9,7 +9,7 @@ from protea.report import groups
 from protea.runs.reader import RunReader, unwell
 from protea.runs.settings_diff import words_of
 
-MOST = 4  # of methods or data sets that a title names
+MOST = 4  # methods, or data sets, that a title names
 
 
 def title(runs: Sequence[RunReader]) -> str:
@@ -32,13 +32,14 @@ def question(runs: Sequence[RunReader]) -> str:
 
 
 def family(run: RunReader) -> str:
+    """How many architectures the clients have, and the family these are of."""
     models, kinds = run.config["models"], {client.architecture for client in run.data.clients}
     name = "own list" if models.get("members") else str(models["family"])
     return f"{len(kinds)} architectures ({name})" if len(kinds) > 1 else f"one architecture ({name})"
 
 
 def source(table: Any) -> str:
-    """The kind, and the file or folder where there is one."""
+    """The kind of a data source, and its file or folder where it has one."""
     if not isinstance(table, dict):
         return str(table)
     where = [str(value) for value in table.values() if isinstance(value, str) and "/" in value]
@@ -62,6 +63,7 @@ def several(values: Iterable[str], what: str) -> str:
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, in order of appearance."""
     return list(dict.fromkeys(values))
 
 
@@ -91,6 +93,7 @@ def unfinished(runs: Sequence[RunReader]) -> list[str]:
 
 
 def state(run: RunReader) -> str:
+    """How far a run came that has no end."""
     done = run.rounds[-1].round if run.rounds else 0
     verb = "failed after" if (run.path / "error.txt").is_file() else "has not ended:"
     return f"{verb} round {done} of {run.config.get('rounds', '?')}"

@@ -60,11 +60,11 @@ def costs(runs: Sequence[Planned]) -> dict[Path, Cost]:
 
 
 def cost(each: Experiment) -> Cost:
-    recipe = prepare(each)
+    factory = prepare(each)
     with Streams(each.seed).default("preview"):
-        models = [recipe.make(member) for member in recipe.members]
+        models = [factory.make(member) for member in factory.members]
     sizes = [4 * sum(parameters(model).values()) for model in models]
-    seconds = each.rounds * preview.seconds(each, recipe, models)
+    seconds = each.rounds * preview.seconds(each, factory, models)
     models_of_all = sum(sizes[client % len(sizes)] for client in range(each.clients))
     return Cost(seconds, each.checkpoint.keep * models_of_all)
 
@@ -224,7 +224,7 @@ def made(results: Results) -> str:
 
 
 def beside(results: Results, measure: Measure) -> str:
-    """The paper's layout, with both numbers in each place."""
+    """A table in the form of the paper's, with both numbers in each place."""
     plan = results.plan
     cells: dict[str, list[str]] = {}
     for _, row, paper, ours in results.pairs(measure):

@@ -59,7 +59,7 @@ def test_the_ensemble_is_the_largest_mean_probability():
     for client, chances in said.items():
         heard(together, Reply(client, 1, {"head": chances}))
     assert together.scores() == {"head": Shared(ensemble=1.0, clients=pytest.approx((0.5 + 0.0 + 0.5) / 3))}
-    assert together.alone == {0: {"head": 0.5}, 1: {"head": 0.0}, 2: {"head": 0.5}}  # all classes alike is no answer
+    assert together.alone == {0: {"head": 0.5}, 1: {"head": 0.0}, 2: {"head": 0.5}}  # equal chances are no answer
 
 
 def test_a_rule_that_some_clients_lack_has_no_ensemble():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -188,3 +189,14 @@ def test_an_own_rule_may_use_what_the_server_sent():
     down = Prototypes(torch.randn(toy.CLASSES, toy.DIM), torch.ones(toy.CLASSES))
     found = examine(FedProto(), client, down, rules=[Far()])
     assert found.rules.tolist() == list(range(7)) and isinstance(client.train, Samples)
+
+
+def test_the_example_in_the_docs():
+    text = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    found: dict[str, Any] = {"__name__": __name__}
+    exec(compile(script, "evaluation.md", "exec"), found)
+    plan: Evaluation = found["evaluation"]
+    result = judged(plan.rules, plan.metrics)
+    assert result.scores("test")["tempered"].weighted == result.scores("test")["head"].weighted
+    assert 0 < result.metrics("test")["toptwo"].weighted <= 1

@@ -66,7 +66,7 @@ def alone(folder: Path) -> Result:
 
 @pytest.fixture(scope="module")
 def beside(folder: Path) -> Result:
-    """Another method in all else alike: it compares."""
+    """Another method, and all else the same: it compares."""
     return protea.run(replace(SMALL, method=Local()), folder / "beside")
 
 

@@ -451,6 +451,34 @@ def test_a_run_without_the_number_is_left_out_with_the_reason(tmp_path: Path):
         compare([a], scope="ensemble", protocol="best")
 
 
+def with_metric(run: Path, *values: float) -> Path:
+    """The run with a metric of the user's own in every round; uniform is half of weighted."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line, value in zip(lines, values, strict=True):
+        line["metrics"] = {"auc": {"weighted": value, "uniform": value / 2}}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
+
+
+def test_an_own_metric_that_all_runs_have_is_compared(tmp_path: Path, typed: Command):
+    a = with_metric(written(tmp_path / "a", FedProto(), [0.9, 0.8]), 1.5, 2.5)
+    b = with_metric(written(tmp_path / "b", Local(), [0.7, 0.6]), 3.0, 0.5)
+    first, second = compare([a, b], measure="auc", protocol="final").rows
+    assert (first.label, first.score.mean, second.score.mean) == ("fedproto", 2.5, 0.5)
+    assert first.majority is None and first.difference is not None and first.difference.mean == 2.0
+    assert compare([a], measure="auc", weighting="uniform", protocol="best").rows[0].score.mean == 0.75
+    assert compare([a], measure="auc", protocol="final", target=2.0).rows[0].reached == Reached(2, 1, 1)
+    said = typed("compare", tmp_path, "--measure", "auc", "--protocol", "final").out
+    assert said.startswith("auc: rule method, clients' own test samples, every sample once") and "2.5000" in said
+    with pytest.raises(ConfigError, match=r"--measure auc is of the method's own answers.  Leave out --rule head"):
+        compare([a, b], measure="auc", rule="head")
+    with pytest.raises(ConfigError, match=r"--scope shared has the accuracy alone, not auc"):
+        compare([a, b], measure="auc", scope="shared")
+    without = written(tmp_path / "c", FedProto(pull=2), [0.7, 0.6])
+    with pytest.raises(ConfigError, match=r"--measure is 'auc'\."):
+        compare([a, b, without], measure="auc")
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
