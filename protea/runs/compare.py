@@ -37,8 +37,8 @@ class Reached:
     """When runs came to the target: the first such round, mean over runs, where all did."""
 
     round: float | None
-    runs: int  # that did
-    of: int
+    runs: int  # how many did
+    of: int  # how many runs there are
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table and what its caption must say."""
+    """The table of methods, and what its caption must say."""
 
     choice: ComparedNumber
     rows: list[Row]  # best first

@@ -14,6 +14,7 @@ from protea.runs.reader import RunReader
 FREE = (
     "seed", "data.seed", "device", "engine", "checkpoint",
     "limits", "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.protocol",
+    "evaluation.rules", "evaluation.metrics",
 )  # fmt: skip
 # Of the others, these must be the same in one table; all that remain make a row of their own.
 SAME = ("rounds", "clients", "fraction", "data", "evaluation")
@@ -21,7 +22,8 @@ SAME = ("rounds", "clients", "fraction", "data", "evaluation")
 
 def settings(run: RunReader) -> dict[str, Any]:
     """The settings that make a run's numbers, but for its seed, by name: ``training.lr``."""
-    return {name: value for name, value in flat(run.config).items() if not under(name, FREE)}
+    # An empty list says no more than none, and earlier versions did not write it.
+    return {name: value for name, value in flat(run.config).items() if value != [] and not under(name, FREE)}
 
 
 def labels(runs: Sequence[RunReader]) -> list[str]:

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import shutil
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from scipy import stats
 from typed import Command
 
@@ -449,6 +451,16 @@ def test_a_run_without_the_number_is_left_out_with_the_reason(tmp_path: Path):
         compare([a], protocol="validation")
     with pytest.raises(ConfigError, match=r"no answers on the shared test set in round 1.  Try --protocol final"):
         compare([a], scope="ensemble", protocol="best")
+
+
+def test_runs_of_earlier_versions_compare_with_new_ones(tmp_path: Path):
+    """Their settings lack lists that were not there yet, and that are empty."""
+    old, new = (written(tmp_path / name, FedProto(), [0.7, 0.6], seed=seed) for seed, name in enumerate("ab", start=1))
+    config = tomllib.loads((old / "config.toml").read_text())
+    assert config.pop("filters") == [] == config["evaluation"].pop("metrics") == config["evaluation"].pop("rules")
+    (old / "config.toml").write_text(tomli_w.dumps(config))
+    (row,) = compare([old, new]).rows
+    assert (row.label, row.seeds) == ("fedproto", [1, 2])
 
 
 def with_metric(run: Path, *values: float) -> Path:
