@@ -405,6 +405,7 @@ def test_the_report_knows_run_directories_and_no_torch() -> None:
                         "protea.report",
                         "protea.runs",
                         "protea.core.errors",
+                        "protea.core.files",
                         "protea.config.words",
                         "protea.federation.record",
                     )
