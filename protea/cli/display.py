@@ -24,7 +24,7 @@ from rich.table import Table
 from protea.config.experiment import Experiment
 from protea.config.sections import participants
 from protea.config.units import percent, size
-from protea.config.words import PROTOCOLS
+from protea.config.words import PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.federation.jobs import Reply
 from protea.federation.record import Record
 from protea.runs.observers import Observer
@@ -124,8 +124,8 @@ class Live(Quiet):
 
 
 COLUMNS = {
-    "own rule": "own rule: as the method answers; by head: by the classifier; clients: own rule, every client once; "
-    "the others every sample once; best: best round by own rule (which).",
+    "own rule": "own rule: as the method answers; by head: by the classifier; clients: own rule, "
+    f"{WEIGHTINGS['uniform']}; the others {WEIGHTINGS['weighted']}; best: best round by own rule (which).",
     "ensemble": "ensemble: all clients together on the shared test set, by their own rule.",
     "server": "server: the server's model on the shared test set.",
     "up": "up, down: all clients and rounds.",
@@ -143,7 +143,7 @@ def jobs(experiment: Experiment, round: int) -> int:
 def results(console: Console, found: Sequence[Result]) -> None:
     """The final table: each run by its protocol, and the majority-class predictor on the same split."""
     table = Table(
-        title=f"Accuracy in % on the clients' own test samples, {PROTOCOLS[found[0].summary['made']['protocol']]}",
+        title=f"Accuracy in % on the {SCOPES['own']}, {PROTOCOLS[found[0].summary['made']['protocol']]}",
         title_justify="left",
         box=SIMPLE,
         padding=0,

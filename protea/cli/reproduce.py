@@ -123,7 +123,7 @@ def screens(console: Console, count: int) -> RunScreen:
 
 def finish(console: Console, results: TableResults, place: Path) -> None:
     """Show both tables and write them, if there is anything to show."""
-    if not results.past:
+    if not results.readers:
         return
     for measure in results.plan.preset.numbers:
         how = PROTOCOLS[results.protocol] if measure != "numbers" else "last round"

@@ -81,16 +81,17 @@ class Worker:
             self.store.put_back(job.client)
 
     def _reply(self, job: Job, client: Client) -> Reply:
-        method, local = self.method, self.plan.local_prototypes
+        method, plan = self.method, self.plan
         down = unpack(method.down, {name: t.to(client.device) for name, t in job.down.items()})
         if down is not None:
             down.check(client.classes, client.dim)
         match job.task:
             case "evaluate":
-                return Reply(job.client, job.round, pack(examine(method, client, down, local)))
+                found = examine(method, client, down, plan.local_prototypes, plan.rules, plan.metrics)
+                return Reply(job.client, job.round, pack(found))
             case "answer":
-                answers = shared_answers(method, client, down, local)
-                return Reply(job.client, job.round, {rule: scores.cpu() for rule, scores in answers.items()})
+                answers = shared_answers(method, client, down, plan.local_prototypes, plan.rules)
+                return Reply(job.client, job.round, answers)
             case "look":
                 return Reply(job.client, job.round, pack(snapshot(client)))
             case "train":

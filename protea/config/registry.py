@@ -7,7 +7,7 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -166,3 +166,9 @@ def name_of(group: str, kind: type) -> str:
     """The name under which ``find`` gives ``kind`` back."""
     path = f"{kind.__module__}:{kind.__qualname__}"
     return next((name for name, value in table(group).items() if value == path), path)
+
+
+def plugin_names(group: str, plugins: Iterable[object]) -> tuple[str, ...]:
+    """The short name of each plug-in: the one it is registered under, else that of its class in lower case."""
+    names = [(name_of(group, type(plugin)), type(plugin).__name__.lower()) for plugin in plugins]
+    return tuple(short if ":" in name else name for name, short in names)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from protea.config import registry
+from protea.config import registry, words
 from protea.config.units import Size
 from protea.config.words import Protocol
 from protea.core.augment import Augment
@@ -83,6 +83,18 @@ class Evaluation:
     protocol: Protocol = "validation"  # the round whose numbers are reported; final where nothing is held out
     rules: tuple[Any, ...] = list_of("rules", "name")  # own answering rules, beside the built-in ones
     metrics: tuple[Any, ...] = list_of("metrics", "name")  # own metrics of the method's answers
+
+    def __post_init__(self) -> None:
+        """Refuse own rules and metrics whose numbers would stand under a name that others have."""
+        taken = {"rules": {*words.RULES, "samples", "classes", "metrics"}, "metrics": {*words.MEASURES}}
+        for group, plugins in (("rules", self.rules), ("metrics", self.metrics)):
+            names = registry.plugin_names(group, plugins)
+            for place, name in enumerate(names):
+                if name in taken[group] or name in names[:place]:
+                    whose = "that of another one" if name in names[:place] else "a name of Protea's own"
+                    raise ConfigError(
+                        f"evaluation.{group}: {name!r} is {whose}.  Give its class, or its entry point, another name."
+                    )
 
     def due(self, round: int, rounds: int) -> bool:
         """Tell whether clients are evaluated on their own samples in this round."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
@@ -67,20 +67,26 @@ def fresh(parent: Path, name: str) -> Path:
     return path
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write under a temporary name, then rename: a reader never sees half a file."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for writing that gets its name only once it is whole: a reader never sees half of it."""
     partial = path.with_name(f".{path.name}.partial")
-    with named(path):
-        try:
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except OSError:
-            with suppress(OSError):
-                partial.unlink()  # a full disk has use for the room
-            raise
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()  # a full disk has use for the room
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file that is whole or not there."""
+    with named(path), whole_file(path) as file:
+        file.write(content)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ def round_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
             **{f"validation_{rule}": score.weighted for rule, score in record.validation.items()},
             **{f"ensemble_{rule}": score.ensemble for rule, score in record.shared.items()},
             **{f"server_{rule}": accuracy for rule, accuracy in record.server.items()},
+            **{name: score.weighted for name, score in record.metrics.items()},
             **record.values,
             "participants": len(record.participants),
             "failures": len(record.failures),
@@ -39,8 +40,9 @@ def client_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
             "accuracy": client.accuracy,
             "loss": client.loss,
             **{f"test_{rule}": client.accuracy_by(rule, "test") for rule in record.test},
-            "bytes_up": client.up,
-            "bytes_down": client.down,
+            **client.metrics,
+            "bytes_up": None if client.bytes is None else client.bytes.up,
+            "bytes_down": None if client.bytes is None else client.bytes.down,
         }
         for record in records
         for client in record.clients

@@ -37,6 +37,7 @@ class TrainedClient:
     client: Client
     method: Method[Any, Any]
     down: Any  # the last broadcast; None if there was none
+    own_rules: tuple[rules.Rule, ...] = ()  # those of the user, which can be asked for by name
 
     @property
     def id(self) -> int:
@@ -70,10 +71,10 @@ class TrainedClient:
             said = torch.cat([answer(x).argmax(1).cpu() for x, _ in self.client.batches(data)])
         return matrix.index_put_((data.y.cpu(), said), torch.ones(len(said), dtype=torch.int64), accumulate=True)
 
-    def _rule(self, rule: str) -> rules.Rule:
+    def _rule(self, rule: str) -> rules.Answer:
         self.client.rest()
         local = self.client.prototypes() if rule == "local_prototypes" else None
-        ways = rules.of_client(self.method, self.client, self.down, local)
+        ways = rules.of_client(self.method, self.client, self.down, local, self.own_rules)
         if rule not in ways:
             raise ConfigError(f"Client {self.id} has no rule {rule!r}.  {nearest(rule, ways)}")
         return ways[rule]
@@ -129,4 +130,4 @@ class TrainedState:
         with server.rng.at("round", self.round).default("broadcast"):
             sent = pack(method.broadcast(server, id))
         down = unpack(method.down, {name: tensor.to(client.device) for name, tensor in sent.items()})
-        return TrainedClient(client, method, down)
+        return TrainedClient(client, method, down, self.setup.evaluation.rules)

@@ -20,6 +20,7 @@ from protea.core.errors import ClientError, PayloadError
 from protea.core.payload import Named, from_bytes, to_bytes
 from protea.core.prototypes import Prototypes
 from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_bytes
+from protea.evaluation.scores import ClientScores
 from protea.evaluation.server_side import Judged
 from protea.federation.jobs import JobKind
 from protea.network.coordinator.directory import Home
@@ -79,7 +80,7 @@ def test_signed_jobs_are_answered(service: SiteService, home: Home) -> None:
     down = {"vectors": prototypes.vectors, "counts": prototypes.counts}
     judged = Judged(10, 16)
     reply = reply_from_bytes(places.only(ask(service, home, "evaluate", 1, down)))
-    judged.take(reply.client, judged.read(reply))
+    judged.take(reply.client, judged.read(reply.up))
     assert 0 < judged.scores("test")["method"].weighted <= 1
     assert len(judged.examined[1].of("test")["method"]) == len(service.site.share.test)
 
@@ -354,7 +355,7 @@ def test_a_site_that_does_not_report_gives_an_evaluation_without_anything(tmp_pa
     reply = reply_from_bytes(answer)
     assert (reply.up, reply.samples, reply.metrics, reply.error) == ({}, 0, {}, None)
     judged = Judged(10, 16)
-    judged.take(reply.client, judged.read(reply))
-    assert judged.scores("test") == {} and judged.by_class() == {} and judged.clients() == {0: {}}
+    judged.take(reply.client, judged.read(reply.up))
+    assert judged.scores("test") == {} and judged.by_class() == {} and judged.clients() == {0: ClientScores()}
     assert judged.geometry() is None
     assert lines(service)[-1]["tensors"] == {} and lines(service)[-1]["bytes"] == len(answer)

@@ -193,9 +193,9 @@ class Coordinator(Observer):
         self.status.round, self.status.accuracy = record.round, record.accuracy
         for client in record.refused:
             self.status.sites[client].refused += 1
-        for line in record.clients:
-            if line.get("test/samples"):
-                self.status.sites[line["client"]].accuracy = line["test/method"] / line["test/samples"]
+        for each in record.clients:
+            if each.accuracy is not None:
+                self.status.sites[each.client].accuracy = each.accuracy
         for client, why in record.failures.items():
             self._tell(f"Left out, {self.status.sites[client].name}: {why.strip().splitlines()[0]}")
         accuracy = "" if record.accuracy is None else f", accuracy {100 * record.accuracy:.1f} %"

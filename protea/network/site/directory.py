@@ -241,6 +241,9 @@ class Site:
             task.seed,
             self.settings.threads,
             task.evaluation.local_prototypes,
+            rules=task.evaluation.rules,
+            metrics=task.evaluation.metrics,
+            filters=task.filters,
             careful=True,
         )
 
