@@ -27,7 +27,7 @@ def ratio(architecture: str, shape: tuple[int, ...], batch: int, tries: int) -> 
     x, y = torch.randn(batch, *shape), torch.arange(batch) % 10
     found = []
     for _ in range(tries):
-        seconds = time_both(lambda last: maker.lying(member, channels_last=last), x, y)
+        seconds = time_both(lambda last: maker.with_memory_format(member, channels_last=last), x, y)
         if seconds is None:
             return None
         found.append(seconds[0] / seconds[1])

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from protea.config.units import size
+from protea.config.units import format_bytes
 from protea.config.words import PROTOCOLS
 from protea.core.errors import ConfigError
 from protea.core.files import write_text
@@ -155,7 +155,7 @@ def cells(found: Comparison) -> dict[str, list[str]]:
         "per MB": lambda row: "-" if row.per_megabyte is None else brief(100 * row.per_megabyte),
         "target": reached if found.target is not None else None,
         "major": lambda row: hundredths(row.majority),
-        "sent": lambda row: size(row.sent),
+        "sent": lambda row: format_bytes(row.sent),
     }
     return {name: [make(row) for row in found.rows] for name, make in columns.items() if make is not None}
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from protea.clients.state_files import name_of, save_client
 from protea.clients.worker import Worker
 from protea.core.errors import CheckpointError
-from protea.core.files import sync, write_bytes, write_text
+from protea.core.files import sync_folder, write_bytes, write_text
 from protea.engines.messages import job_from_bytes, reply_to_bytes
 from protea.federation.jobs import Reply
 
@@ -96,11 +96,11 @@ class Station:
         save_client(self.worker.client(client), new)
         write_bytes(new / "reply", answer)
         write_text(new / "job", mark)
-        sync(new)
+        sync_folder(new)
         for later in [path for path in self._states(client) if path.name >= place.name]:
             self._drop(later)  # the server has gone back
         new.rename(place)
-        sync(home)
+        sync_folder(home)
         self.rounds[client] = round
         for old in self._states(client)[:-KEEP]:
             self._drop(old)

@@ -20,7 +20,7 @@ from protea.core.training import Training
 from protea.data import mapped_file, views
 from protea.data.federated import Federated
 from protea.data.texts import Texts
-from protea.models.architectures import parameters as count_parameters
+from protea.models.architectures import count_parameters as count_parameters
 from protea.models.maker import ModelMaker
 
 
@@ -39,7 +39,7 @@ class ClientFactory:
 
     @cached_property
     def data(self) -> Federated:
-        return mapped_file.read(self.source) if isinstance(self.source, Path) else self.source
+        return mapped_file.read_mapped(self.source) if isinstance(self.source, Path) else self.source
 
     @cached_property
     def make(self) -> ModelMaker:
@@ -52,7 +52,7 @@ class ClientFactory:
     def lend(self, folder: Path) -> ClientFactory:
         """The same recipe for other processes: its data in a file that they map, not copy."""
         path = folder / "data.safetensors"
-        mapped_file.write(self.data, path)
+        mapped_file.write_mapped(self.data, path)
         return replace(self, source=path)
 
     def moved(self, folder: Path) -> ClientFactory:
@@ -121,7 +121,7 @@ class ClientFactory:
         )
 
     def samples(self, rows: torch.Tensor, view: View | None = None) -> Samples:
-        return views.samples(self.data.dataset, rows, view, device=self.device)
+        return views.view_samples(self.data.dataset, rows, view, device=self.device)
 
     def public(self, view: View | None = None) -> Samples | None:
         """The public samples, once for all clients that see them alike."""

@@ -14,7 +14,7 @@ from typing import Any
 from protea.clients.offload import Shelf
 from protea.clients.state_files import load_client, save_client, undone_if_it_fails
 from protea.core.client import Client
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 from protea.core.errors import ProteaError
 from protea.core.method import Method
 from protea.core.payload import pack, unpack
@@ -89,7 +89,7 @@ class Worker:
     def run(self, job: Job) -> Reply:
         started = time.perf_counter()
         try:
-            with threads(self.threads):
+            with torch_threads(self.threads):
                 reply = self._run(job)
             self.shelf.make_room(self.clients)
         except ProteaError as problem:
@@ -102,7 +102,7 @@ class Worker:
 
     def repeat(self, client: int, jobs: Sequence[Job]) -> None:
         """Bring a client that this process has not met to where it was in another one, which is gone."""
-        with threads(self.threads):
+        with torch_threads(self.threads):
             self.client(client)
             for job in jobs:
                 self._run(job)

@@ -12,8 +12,8 @@ from protea.config.registry import table
 from protea.core.errors import ConfigError, PluginError, nearest
 from protea.core.method import Needs
 
-Adapter = Literal["pool", "linear", "projector"]
-Entry = str | dict[str, Any]
+AdapterKind = Literal["pool", "linear", "projector"]
+MemberEntry = str | dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class Models:
     """The models of an experiment: a family, or members listed one by one."""
 
     family: str = "tiny5"
-    members: tuple[Entry, ...] = ()
+    members: tuple[MemberEntry, ...] = ()
     dim: PositiveInt = 512
-    adapter: Adapter = "pool"
+    adapter: AdapterKind = "pool"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # of the projector
     server: str | None = None  # architecture of a server model, for methods that have one
     channels_last: Literal["auto", "measure"] | tuple[str, ...] = "auto"  # see docs/performance.md

@@ -36,7 +36,7 @@ def percent(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{100 * value:.1f}"
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":

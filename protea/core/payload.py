@@ -105,7 +105,7 @@ def as_sent(tensor: Tensor) -> Tensor:
 def unpack(kind: type[P], named: Named) -> P | None:
     """Rebuild a payload of type ``kind``; nothing stands for ``None``."""
     if named and not issubclass(kind, Payload):
-        raise PayloadError(f"nothing was expected; {some(named)} arrived.")
+        raise PayloadError(f"nothing was expected; {first_names(named)} arrived.")
     return kind.from_flat(named) if named else None
 
 
@@ -132,16 +132,16 @@ def places_of(wanted: type[Payload], kind: type[Any], named: Named) -> list[str]
     return found
 
 
-def held(item: object) -> Iterator[Tensor]:
+def tensors_in(item: object) -> Iterator[Tensor]:
     """The tensors of a payload as they are in memory; what travels of them may be less."""
     if isinstance(item, Tensor):
         yield item
     elif isinstance(item, Payload):
         for field in fields(cast(Any, item)):
-            yield from held(getattr(item, field.name))
+            yield from tensors_in(getattr(item, field.name))
     elif isinstance(item, Mapping):
         for part in item.values():
-            yield from held(part)
+            yield from tensors_in(part)
 
 
 def nbytes(named: Named) -> int:
@@ -149,7 +149,7 @@ def nbytes(named: Named) -> int:
     return sum(t.numel() * t.element_size() for t in named.values())
 
 
-def halved(named: Named) -> Named:
+def to_half(named: Named) -> Named:
     """Floats in half the size, for pictures; not for learning."""
     return {name: t.half() if t.is_floating_point() else t for name, t in named.items()}
 
@@ -166,7 +166,7 @@ def from_bytes(message: bytes, limit: int | None = None) -> tuple[Named, dict[st
     """
     if limit is not None and len(message) > limit:
         raise PayloadError(f"a message of {len(message)} bytes arrived; {limit} at most were expected.")
-    named, text = parse(message, "about")
+    named, text = parse_tensors(message, "about")
     refuse_malformed(named)
     about = parse_json(text)
     if not isinstance(about, dict):
@@ -174,7 +174,7 @@ def from_bytes(message: bytes, limit: int | None = None) -> tuple[Named, dict[st
     return named, about
 
 
-def parse(message: bytes, key: str) -> tuple[Named, str]:
+def parse_tensors(message: bytes, key: str) -> tuple[Named, str]:
     """The tensors of a safetensors message, and the text under ``key``, all that it may say beside them.
 
     The header is checked before any tensor is made.  That offsets fit shapes and the message,
@@ -237,7 +237,7 @@ def refuse_large(named: Named, norm: float) -> None:
                 )
 
 
-def some(names: Iterable[str]) -> str:
+def first_names(names: Iterable[str]) -> str:
     """The first few names, for a message."""
     known = sorted(names)
     more = f" and {len(known) - 3} more" if len(known) > 3 else ""
@@ -281,7 +281,7 @@ def _build(hint: Any, part: Named, where: str) -> object:
         hint = options[0]
     if hint is Tensor:
         if part.keys() != {""}:
-            raise PayloadError(f"{where} must be one tensor; found {some(part) or 'nothing'}.")
+            raise PayloadError(f"{where} must be one tensor; found {first_names(part) or 'nothing'}.")
         return part[""]
     if isinstance(get_origin(hint), type) and issubclass(cast(type, get_origin(hint)), Mapping):
         kind = get_args(hint)[1]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea.core.errors import PayloadError
-from protea.core.payload import Named, Payload, refuse_malformed, some
+from protea.core.payload import Named, Payload, first_names, refuse_malformed
 
 Weighting = Literal["uniform", "count", "literal"]
 Metric = Literal["euclidean", "cosine"]
@@ -101,7 +101,7 @@ class Prototypes(Payload):
     @classmethod
     def from_flat(cls, named: Named) -> Self:
         if named.keys() != {"vectors", "counts"}:
-            raise PayloadError(f"Prototypes hold vectors and counts; found {some(named) or 'nothing'}.")
+            raise PayloadError(f"Prototypes hold vectors and counts; found {first_names(named) or 'nothing'}.")
         refuse_malformed(named)
         rows, counts = named["vectors"], named["counts"]
         present = counts > 0

@@ -10,7 +10,7 @@ from protea.core.samples import Samples
 from protea.core.server import Server
 
 
-def draw(server: Server, count: int) -> Tensor:
+def draw_public(server: Server, count: int) -> Tensor:
     """Some public samples, drawn anew in each round: a bool for each."""
     assert server.public is not None
     mask = torch.zeros(len(server.public), dtype=torch.bool)
@@ -18,7 +18,7 @@ def draw(server: Server, count: int) -> Tensor:
     return mask.to(server.device)
 
 
-def chosen(public: Samples, mask: Tensor) -> Samples:
+def select_public(public: Samples, mask: Tensor) -> Samples:
     """The public samples that a mask which arrived names."""
     if mask.dtype != torch.bool or mask.shape != (len(public),):
         raise PayloadError(
@@ -39,7 +39,7 @@ def check_rows(name: str, found: Tensor, rows: int | None, width: int) -> None:
         raise PayloadError(f"{name} of {found.dtype} arrived, not of float32.")
 
 
-def blend(values: Tensor, weights: Tensor) -> Tensor:
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
     """Mean over clients of ``(clients, samples, width)``, each sample with its own ``(clients, samples)`` weights.
 
     Where all weights are 0, each client counts the same.

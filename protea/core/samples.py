@@ -49,7 +49,7 @@ class Samples:
         self.y = dataset.y[self.index].to(self.device)
         floats = 4 if self._x.dtype == torch.uint8 else self._x.element_size()
         self._keeps = len(self) * self._x[0].numel() * floats <= budget
-        self.kept: Tensor | None = None  # all inputs as floats
+        self.floats: Tensor | None = None  # all inputs as floats
 
     def __len__(self) -> int:
         return len(self.index)
@@ -65,9 +65,9 @@ class Samples:
         y = self.y.index_select(0, here)  # on one core, three times as fast as self.y[here]
         if not self._keeps:
             return self._inputs(self.index.index_select(0, rows.to(self.index.device))), y
-        if self.kept is None:
-            self.kept = self._inputs(self.index)
-        return self.kept.index_select(0, here), y
+        if self.floats is None:
+            self.floats = self._inputs(self.index)
+        return self.floats.index_select(0, here), y
 
     def with_targets(self, targets: Tensor) -> Samples:
         """The same inputs with other targets, one row each: what a teacher says of them, for example."""
@@ -80,7 +80,7 @@ class Samples:
         other = copy.copy(self)
         here = rows.to(self.device)
         other.index, other.y = self.index[rows.to(self.index.device)], self.y[here]
-        other.kept = None if self.kept is None else self.kept[here]
+        other.floats = None if self.floats is None else self.floats[here]
         return other
 
     def counts(self, classes: int) -> Tensor:
@@ -89,7 +89,7 @@ class Samples:
 
     def release(self) -> None:
         """Forget the floats; the next batch makes them again."""
-        self.kept = None
+        self.floats = None
 
     def _inputs(self, index: Tensor) -> Tensor:
         return normalise(self._x.index_select(0, index).to(self.device))

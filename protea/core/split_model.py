@@ -31,7 +31,7 @@ class SplitModel(nn.Module):
     def __init__(self, body: nn.Module, adapter: nn.Module, head: nn.Module, name: str = "own model") -> None:
         super().__init__()
         self.body, self.adapter, self.head, self.name = body, adapter, head, name
-        self._remembers = False
+        self._reuses = False
         self._last: tuple[Tensor, Tensor] | None = None
 
     @property
@@ -44,7 +44,7 @@ class SplitModel(nn.Module):
         if self._last is not None and self._last[0] is x:
             return self._last[1]
         z: Tensor = self.adapter(self.body(x))
-        if self._remembers:
+        if self._reuses:
             self._last = x, z
         return z
 
@@ -53,11 +53,11 @@ class SplitModel(nn.Module):
         return scores
 
     @contextmanager
-    def remembering(self, x: Tensor | None = None, z: Tensor | None = None) -> Iterator[None]:
+    def reuse_features(self, x: Tensor | None = None, z: Tensor | None = None) -> Iterator[None]:
         """Within, features of one batch are computed once, however many rules ask; if ``z``, those of ``x``, never."""
-        self._remembers = True
+        self._reuses = True
         self._last = None if x is None or z is None else (x, z)
         try:
             yield
         finally:
-            self._remembers, self._last = False, None
+            self._reuses, self._last = False, None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import shutil
 import tarfile
 import urllib.request
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from protea.core.errors import DataError
+from protea.core.files import temporary_path
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,20 @@ class Remote:
 
 def fetch(remote: Remote, folder: Path) -> None:
     """Download a file into a folder; of an archive, what is in it."""
-    partial = folder / f".{remote.name}.{os.getpid()}.partial"
     try:
-        found = download(remote, partial)
-        if found != remote.digest:
-            raise DataError(
-                f"{remote.url} gave a file with {found} instead of {remote.digest}:\n"
-                f"  it was damaged on the way, or has been changed."
-            )
-        if remote.name.endswith((".zip", ".tgz", ".tar.gz")):
-            unpack(partial, folder)
-        else:
-            partial.replace(folder / remote.name)
+        with temporary_path(folder / remote.name, shared=True) as partial:
+            found = download(remote, partial)
+            if found != remote.digest:
+                raise DataError(
+                    f"{remote.url} gave a file with {found} instead of {remote.digest}:\n"
+                    f"  it was damaged on the way, or has been changed."
+                )
+            if remote.name.endswith((".zip", ".tgz", ".tar.gz")):
+                unpack_archive(partial, folder)
+            else:
+                partial.replace(folder / remote.name)
     except (OSError, http.client.HTTPException) as error:
         raise DataError(f"{remote.url} could not be fetched into {folder}: {error}.") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def download(remote: Remote, target: Path) -> str:
@@ -71,7 +69,7 @@ def download(remote: Remote, target: Path) -> str:
     return f"{algorithm}:{digest.hexdigest()}"
 
 
-def unpack(archive: Path, folder: Path) -> None:
+def unpack_archive(archive: Path, folder: Path) -> None:
     """Unpack beside the place where the content is to be, and rename it into place."""
     inside = archive.with_suffix(".unpacked")
     inside.mkdir()

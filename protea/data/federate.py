@@ -17,7 +17,7 @@ from protea.data.dataset import Dataset
 from protea.data.federated import Federated
 from protea.data.partition.file import PartitionFile
 from protea.data.partition.schemes import Partition
-from protea.data.partition.split import Share, split
+from protea.data.partition.split import Share, split_positions
 
 Pool = Literal["train", "all"]
 
@@ -69,7 +69,7 @@ def federate(
     keys = None if dataset.keys is None else dataset.keys[rows].numpy()
     parts = partition(labels, clients, seed, keys)
     shares = tuple(
-        share(rows[torch.from_numpy(part)], dataset, settings, streams.at("client", client).numpy("split"))
+        split_share(rows[torch.from_numpy(part)], dataset, settings, streams.at("client", client).numpy("split"))
         for client, part in enumerate(parts)
     )
     test = torch.arange(len(dataset) - held_back, len(dataset))
@@ -90,10 +90,12 @@ def federate(
     return federated
 
 
-def share(rows: Tensor, dataset: Dataset, settings: Split, random: np.random.Generator) -> Share:
+def split_share(rows: Tensor, dataset: Dataset, settings: Split, random: np.random.Generator) -> Share:
     """One client's rows, split."""
     keys = dataset.keys[rows].numpy() if settings.by_key and dataset.keys is not None else None
-    return Share(*(rows[torch.from_numpy(part)] for part in split(dataset.y[rows].numpy(), settings, random, keys)))
+    return Share(
+        *(rows[torch.from_numpy(part)] for part in split_positions(dataset.y[rows].numpy(), settings, random, keys))
+    )
 
 
 def refuse_shared_keys(data: Federated) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protea.core.files import writing
 from protea.data.dataset import Dataset
 from protea.data.partition.split import Share
 
@@ -60,7 +60,6 @@ class Federated:
 
         It is written under another name and then renamed, so that it is whole or not there.
         """
-        path = Path(path)
         content = {
             "format": "protea-partition-1",
             "made": dict(self.made),
@@ -70,9 +69,5 @@ class Federated:
             "public": self.public.tolist(),
             "test": self.test.tolist(),
         }
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        try:
-            partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with writing(Path(path), shared=True) as file:
+            file.write((json.dumps(content) + "\n").encode())

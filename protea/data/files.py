@@ -15,19 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protea.core.errors import DataError
+from protea.core.files import user_cache
 from protea.data.download import Remote, fetch
 
 SYSTEM = Path("/usr/share/datasets")
 
 
-def roots() -> list[Path]:
+def data_folders() -> list[Path]:
     """Where to look, in this order; downloads go to the first."""
     own = os.environ.get("PROTEA_DATA")
-    return [*([Path(own).expanduser()] if own else []), Path.home() / ".cache" / "protea", SYSTEM]
+    return [*([Path(own).expanduser()] if own else []), user_cache(), SYSTEM]
 
 
 @dataclass(frozen=True)
-class Files:
+class SourceFiles:
     """What a source reads: files in one of some folders below a root, and who gives them out."""
 
     name: str
@@ -37,30 +38,30 @@ class Files:
 
     @property
     def places(self) -> list[Path]:
-        return [root / folder for root in roots() for folder in self.folders]
+        return [root / folder for root in data_folders() for folder in self.folders]
 
-    def there(self) -> Path | None:
+    def folder(self) -> Path | None:
         """The first folder that holds all the files, plain or as .gz."""
-        complete = (place for place in self.places if all(present(place, file) for file in self.files))
+        complete = (place for place in self.places if all(find_file(place, file) for file in self.files))
         return next(complete, None)
 
     def find(self) -> Path:
         """The folder that holds the files; if there is none, they are downloaded."""
-        if (place := self.there()) is not None:
+        if (place := self.folder()) is not None:
             return place
-        home = roots()[0] / self.name
+        home = data_folders()[0] / self.name
         try:
             for remote in self.remotes:
                 fetch(remote, home)
         except DataError as error:
             raise DataError(self.missing(error)) from error
-        if (place := self.there()) is None:
+        if (place := self.folder()) is None:
             raise DataError(f"{self.name} was downloaded to {home}, but what was in it is not {', '.join(self.files)}.")
         return place
 
     def missing(self, error: DataError) -> str:
         partly = next((place for place in self.places if place.is_dir()), None)
-        lacking = [file for file in self.files if partly and not present(partly, file)]
+        lacking = [file for file in self.files if partly and not find_file(partly, file)]
         return (
             f"{self.name} is not on this machine and could not be downloaded.\n  {error}\n"
             f"  Looked in: {', '.join(map(str, self.places))}.\n"
@@ -71,7 +72,7 @@ class Files:
         )
 
 
-def present(folder: Path, name: str) -> Path | None:
+def find_file(folder: Path, name: str) -> Path | None:
     """The file of this name, plain or as .gz."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.exists():
@@ -79,7 +80,7 @@ def present(folder: Path, name: str) -> Path | None:
     return None
 
 
-def own(path: str) -> Path:
+def user_path(path: str) -> Path:
     """A file or folder of the user's: as named, or below ``$PROTEA_DATA``."""
     places = [Path(path).expanduser()]
     if root := os.environ.get("PROTEA_DATA"):
@@ -90,7 +91,7 @@ def own(path: str) -> Path:
     raise DataError(f"There is no {path}.  Looked for {' and '.join(str(place.absolute()) for place in places)}.")
 
 
-def content(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
     """All bytes of a file, unpacked if it is a .gz."""
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

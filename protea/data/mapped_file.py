@@ -16,7 +16,7 @@ from protea.data.partition.split import Share
 from protea.data.texts import Texts
 
 
-def write(data: Federated, path: Path) -> None:
+def write_mapped(data: Federated, path: Path) -> None:
     dataset, parts = data.dataset, ("train", "validation", "test")
     named = {"y": dataset.y, "public": data.public, "test": data.test}
     if isinstance(dataset.x, Texts):
@@ -33,7 +33,7 @@ def write(data: Federated, path: Path) -> None:
     save_file({name: t.contiguous() for name, t in named.items()}, path, metadata={"about": json.dumps(about)})
 
 
-def read(path: Path) -> Federated:
+def read_mapped(path: Path) -> Federated:
     """What :func:`write` wrote.  Tensors are views of the mapped file, never to be written to."""
     with safe_open(path, framework="pt") as file:
         named: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

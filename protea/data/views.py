@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
-import os
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 from protea.core.errors import ConfigError
+from protea.core.files import cache_folder, replacing
 from protea.core.samples import Rows, Samples
 from protea.core.split_model import View
 from protea.data.dataset import Dataset
@@ -26,13 +26,13 @@ TOGETHER = 64  # texts that are looked at in one go
 SPARE = 1 << 28  # bytes that stay free on a disk
 
 
-def samples(
+def view_samples(
     dataset: Dataset, rows: Tensor, view: View | None, *, device: torch.device | str = "cpu", cache: Path | None = None
 ) -> Samples:
     """The rows as a client with this view sees them; data that are numbers already need none."""
     if isinstance(dataset.x, Texts) and view is not None:
         some = rows if len(rows) else torch.zeros(1, dtype=torch.int64)  # a data set is never empty
-        seen = Dataset(look(dataset.x, some, view, cache), dataset.y[some], dataset.names)
+        seen = Dataset(view_texts(dataset.x, some, view, cache), dataset.y[some], dataset.names)
         return Samples(seen, torch.arange(len(rows)), device=device)
     refuse_unread(dataset, view)
     return Samples(dataset, rows, device=device)
@@ -51,20 +51,19 @@ def refuse_unread(dataset: Rows, view: View | None) -> None:
         )
 
 
-def look(texts: Texts, rows: Tensor, view: View, cache: Path | None = None) -> Tensor:
+def view_texts(texts: Texts, rows: Tensor, view: View, cache: Path | None = None) -> Tensor:
     """What the view makes of these texts: from disk where it was made before."""
     name = hashlib.blake2b(f"{view.key}/{texts.digest(rows)}".encode(), digest_size=16).hexdigest()
-    path = (cache or folder()) / f"{name}.npy"
+    path = (cache or views_folder()) / f"{name}.npy"
     found = _mapped(path, len(rows), view)
     if found is None:
         found = _made(texts, rows, view, path)
     return found
 
 
-def folder() -> Path:
+def views_folder() -> Path:
     """Where views are kept: ``$PROTEA_VIEWS``, or below ``~/.cache/protea``.  Theirs alone whose texts they are of."""
-    own = os.environ.get("PROTEA_VIEWS")
-    return Path(own).expanduser() if own else Path.home() / ".cache" / "protea" / "views"
+    return cache_folder("PROTEA_VIEWS", "views")
 
 
 def _mapped(path: Path, count: int, view: View) -> Tensor | None:
@@ -80,19 +79,20 @@ def _made(texts: Texts, rows: Tensor, view: View, path: Path) -> Tensor:
 
     A disk that cannot take it costs memory, and time later; nothing else.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     target: np.ndarray[Any, Any] | None = None
-    with threads(1):  # whoever makes it, in whatever process, makes the same
-        for start in range(0, len(rows), TOGETHER):
-            part = view(list(texts.take(rows[start : start + TOGETHER]))).numpy()
-            if target is None:
-                target = _room(partial, (len(rows), *view.shape), part.dtype)
-            target[start : start + len(part)] = part
-    assert target is not None  # a data set is never empty
-    with contextlib.suppress(OSError):
-        if isinstance(target, np.memmap):
-            target.flush()
-        partial.replace(path)
+    with ExitStack() as files:
+        partial = files.enter_context(replacing(path, shared=True))
+        with torch_threads(1):  # whoever makes it, in whatever process, makes the same
+            for start in range(0, len(rows), TOGETHER):
+                part = view(list(texts.take(rows[start : start + TOGETHER]))).numpy()
+                if target is None:
+                    target = _room(partial, (len(rows), *view.shape), part.dtype)
+                target[start : start + len(part)] = part
+        assert target is not None  # a data set is never empty
+        with suppress(OSError):
+            if isinstance(target, np.memmap):
+                target.flush()
+            files.close()
     return torch.from_numpy(target)
 
 

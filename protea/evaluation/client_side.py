@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea import geometry
-from protea.core.client import LOOK, Client
+from protea.core.client import EVALUATION_BATCH, Client
 from protea.core.errors import ClientError, PayloadError
 from protea.core.method import Method
 from protea.core.payload import Payload
@@ -94,8 +94,8 @@ class Examination(Payload):
 @torch.no_grad()
 def examine(method: Method[Any, Any], client: Client, down: Any, local: bool = True) -> Examination:
     """What the client answers on its test and validation samples, and where their features lie."""
-    client.rest()
-    seen = client.seen() if local or client.small else {}
+    client.set_evaluation()
+    seen = client.cached_features() if local or client.fits_one_batch else {}
     prototypes = Prototypes.of(seen["train"], client.train.y, client.classes) if local else None
     ways = rules.of_client(method, client, down, prototypes)
     present = torch.tensor([place for place, rule in enumerate(rules.NAMES) if rule in ways])
@@ -132,7 +132,7 @@ def shared_answers(method: Method[Any, Any], client: Client, down: Any, local: b
     """Every rule's class probabilities for the shared test set, ``(samples, classes)``; nothing where there is none."""
     if client.shared_test is None:
         return {}
-    client.rest()
+    client.set_evaluation()
     ways = rules.of_client(method, client, down, client.prototypes() if local else None)
     return {rule: probabilities(scores) for rule, scores in answers(client, client.shared_test, ways).items()}
 
@@ -142,9 +142,9 @@ def answers(
 ) -> dict[str, Tensor]:
     """Scores of every rule, from one pass through the model, or none where its features are known."""
     found: dict[str, list[Tensor]] = {rule: [] for rule in ways}
-    known = repeat(None) if features is None else (part.clone() for part in features.split(LOOK))
+    known = repeat(None) if features is None else (part.clone() for part in features.split(EVALUATION_BATCH))
     for (x, _), z in zip(client.batches(data), known, strict=False):
-        with client.model.remembering(x, z):
+        with client.model.reuse_features(x, z):
             for rule, answer in ways.items():
                 found[rule].append(answer(x))
     scores = {rule: torch.cat(parts) for rule, parts in found.items()}
@@ -174,9 +174,9 @@ def serve(method: Method[Any, Any], server: Server, test: Samples) -> dict[str, 
     model.eval()
     ways = rules.of_server(method, server, model)
     hits = dict.fromkeys(ways, 0)
-    for rows in torch.arange(len(test)).split(LOOK):
+    for rows in torch.arange(len(test)).split(EVALUATION_BATCH):
         x, y = test.batch(rows)
-        with model.remembering():
+        with model.reuse_features():
             for rule, answer in ways.items():
                 hits[rule] += int((answer(x).argmax(1) == y).sum())
     return {rule: count / len(test) for rule, count in hits.items()}

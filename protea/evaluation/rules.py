@@ -23,7 +23,7 @@ def of_client(method: Method[Any, Any], client: Client, down: Any, local: Protot
 
     ``local`` prototypes are those of the client's own training data, so of its own classes.
     """
-    model, own = client.model, client.own
+    model, own = client.model, client.own_classes
     ways: dict[str, Rule] = {
         "method": lambda x: method.predict(client, x, down),
         "head": model,

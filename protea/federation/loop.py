@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 
 from protea.config.sections import Evaluation, Faults, Limits
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 from protea.core.errors import ClientError, PayloadError, ProteaError
 from protea.core.method import Method
 from protea.core.payload import Named, nbytes, pack, unpack
@@ -262,7 +262,7 @@ class Federation:
     @contextmanager
     def _on_server(self, purpose: str) -> Iterator[None]:
         """Draws of a server hook come from the stream ``server/round/12/aggregate``."""
-        with threads(self.threads), self.server.rng.at("round", self.server.round).default(purpose):
+        with torch_threads(self.threads), self.server.rng.at("round", self.server.round).default(purpose):
             yield
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, SplitModel, Upload, losses
 from protea.core.errors import PayloadError
-from protea.core.public_answers import blend, check_rows, chosen, draw
+from protea.core.public_answers import check_rows, draw_public, select_public, weighted_mean
 from protea.core.training import Training
 
 
@@ -72,7 +72,7 @@ class Fed2PKD(Method[PublicTask, PublicView]):
         return Needs(public_data=True, server_model=self.student)
 
     def start_server(self, server: Server) -> None:
-        server.memory["task"] = PublicTask(draw(server, self.samples))
+        server.memory["task"] = PublicTask(draw_public(server, self.samples))
         if self.student:
             server.memory["model"] = server.make("server")
 
@@ -85,7 +85,7 @@ class Fed2PKD(Method[PublicTask, PublicView]):
         model, known, target = client.model, down.prototypes, down.features
         public = None
         if target is not None and down.asked is not None and self.alignment:
-            seen = chosen(client.public, down.asked)
+            seen = select_public(client.public, down.asked)
             check_rows("Features", target, len(seen), client.dim)
             public = seen.batch(torch.arange(len(seen)))[0] if len(seen) > 1 else None  # BatchNorm needs two
 
@@ -99,7 +99,7 @@ class Fed2PKD(Method[PublicTask, PublicView]):
             return value
 
         client.fit(loss)
-        ask = chosen(client.public, down.ask)
+        ask = select_public(client.public, down.ask)
         features, _ = client.outputs(model.features, ask)
         return PublicView(client.prototypes(), features, model.head(features).detach().log_softmax(1))
 
@@ -117,11 +117,11 @@ class Fed2PKD(Method[PublicTask, PublicView]):
         features = torch.stack([u.payload.features for u in uploads])  # (clients, public samples, dim)
         scores = torch.stack([u.payload.scores for u in uploads])
         weights = torch.stack([self.trust(*pair, prototypes) for pair in zip(features, scores, strict=True)])
-        fused = blend(features, weights)
+        fused = weighted_mean(features, weights)
         if self.student:
-            said = blend(scores.softmax(2), weights)  # whatever was sent, probabilities
+            said = weighted_mean(scores.softmax(2), weights)  # whatever was sent, probabilities
             self.teach(server, task.ask, fused, said.clamp(min=1e-30).log())
-        server.memory["task"] = PublicTask(draw(server, self.samples), task.ask, fused, prototypes)
+        server.memory["task"] = PublicTask(draw_public(server, self.samples), task.ask, fused, prototypes)
 
     def trust(self, features: Tensor, scores: Tensor, prototypes: Prototypes) -> Tensor:
         """exp(-KL) for each sample, between what a client's head says and what the prototypes say of its features."""
@@ -133,7 +133,7 @@ class Fed2PKD(Method[PublicTask, PublicView]):
     def teach(self, server: Server, asked: Tensor, features: Tensor, scores: Tensor) -> None:
         """The server's model learns the fused features, and answers as clients do."""
         assert server.public is not None
-        model, public = server.memory["model"], chosen(server.public, asked)
+        model, public = server.memory["model"], select_public(server.public, asked)
 
         def loss(rows: Tensor) -> Tensor:
             z = model.features(public.batch(rows)[0])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from protea import Client, Method, Needs, Server, SplitModel, Upload, Weights
 from protea.core.client import Loss
-from protea.core.method import Average, counted
+from protea.core.method import Average, upload_weights
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FedAvg(Method[Weights, Weights]):
         return lambda x, y: F.cross_entropy(client.model(x), y)
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Weights]]) -> None:
-        mean = Weights.mean([u.payload for u in uploads], counted(uploads, self.average))
+        mean = Weights.mean([u.payload for u in uploads], upload_weights(uploads, self.average))
         mean.load_into(server.memory["model"], buffers=self.statistics == "shared")
 
     def check(self, server: Server, up: Weights) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Server, Upload, Weights, losses
 from protea.core.errors import PayloadError
-from protea.core.method import Average, counted
+from protea.core.method import Average, upload_weights
 from protea.core.training import Training
 from protea.models.generator import Generator, likeness
 
@@ -115,7 +115,7 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
             value = F.cross_entropy(scores, y)
             if len(y) < 2 or not faded:
                 return value
-            with client.aside("generator"):
+            with client.separate_draws("generator"):
                 if self.weight:
                     labels = down.labels.multinomial(len(y), replacement=True)
                     value = value + faded * self.weight * F.cross_entropy(head(generator(labels)), labels)
@@ -151,7 +151,9 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
         server.memory["generator_loss"] = server.fit(loss, generator, rows=rows, plan=plan)
         if not self.keep:
             before.load_into(generator)
-        Weights.mean([u.payload.head for u in uploads], counted(uploads, self.average)).load_into(head, buffers=False)
+        Weights.mean([u.payload.head for u in uploads], upload_weights(uploads, self.average)).load_into(
+            head, buffers=False
+        )
 
     def check(self, server: Server, up: HeadAndLabels) -> None:
         up.head.check_like(Weights.of(server.memory["head"], buffers=False))

@@ -44,7 +44,7 @@ class FedKD(Method[LowRank, LowRank]):
         server.memory["sent"] = self.compressed(server.memory["mentee"], 1, server.rounds)
 
     def start_client(self, client: Client) -> None:
-        client.memory["mentee"] = client.beside(self.mentee)
+        client.memory["mentee"] = client.second_model(self.mentee)
         client.memory["map"] = nn.Linear(client.dim, client.dim, bias=False).to(client.device)  # W_h; never travels
 
     def broadcast(self, server: Server, client: int) -> LowRank:
@@ -58,7 +58,7 @@ class FedKD(Method[LowRank, LowRank]):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = mentor.features(x)
-            with client.aside("mentee"):
+            with client.separate_draws("mentee"):
                 small = mentee.features(x)
             own, shared = mentor.head(z), mentee.head(small)
             labels = F.cross_entropy(own, y) + F.cross_entropy(shared, y)

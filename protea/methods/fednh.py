@@ -18,7 +18,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, SplitModel, Upload, Weights
-from protea.core.method import Average, counted
+from protea.core.method import Average, upload_weights
 from protea.models.nearest import Nearest, nearest_head
 
 
@@ -61,7 +61,7 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
 
     def local_update(self, client: Client, down: BodyAndPrototypes | None) -> BodyAndPrototypes:
         assert down is not None  # there is a model from the start
-        load(client.model, down)
+        load_parts(client.model, down)
         client.fit(lambda x, y: F.cross_entropy(client.model(x), y))
         z, y = client.features()
         local = Prototypes.of(F.normalize(z, dim=1), y, client.classes)
@@ -69,11 +69,11 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[BodyAndPrototypes]]) -> None:
         model = server.memory["model"]
-        body = Weights.mean([u.payload.body for u in uploads], counted(uploads, self.average))
+        body = Weights.mean([u.payload.body for u in uploads], upload_weights(uploads, self.average))
         local = unit(Prototypes.mean([unit(u.payload.prototypes) for u in uploads], "count"))
         moved = self.smoothing * model.head.vectors + (1 - self.smoothing) * local.vectors
         vectors = torch.where(local.present.unsqueeze(1), F.normalize(moved, dim=1), model.head.vectors)
-        load(model, BodyAndPrototypes(body, Prototypes(vectors, model.head.counts)))
+        load_parts(model, BodyAndPrototypes(body, Prototypes(vectors, model.head.counts)))
 
     def check(self, server: Server, up: BodyAndPrototypes) -> None:
         up.body.check_like(trained(server.memory["model"]))
@@ -102,7 +102,7 @@ def trained(model: SplitModel) -> Weights:
     return Weights({name: t for name, t in kept if name not in ("head.vectors", "head.counts")})
 
 
-def load(model: SplitModel, parts: BodyAndPrototypes) -> None:
+def load_parts(model: SplitModel, parts: BodyAndPrototypes) -> None:
     parts.body.check_like(trained(model))
     model.load_state_dict(dict(parts.body.tensors), strict=False)
     nearest_head(model).set(parts.prototypes)

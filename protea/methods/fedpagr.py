@@ -91,7 +91,7 @@ class FedPAGR(Method[Prototypes, Prototypes]):
 
 def unit(prototypes: Prototypes) -> Prototypes:
     """At unit length, each counting once; without those that have no direction."""
-    known = prototypes.only(geometry.directed(prototypes.vectors))
+    known = prototypes.only(geometry.has_direction(prototypes.vectors))
     return Prototypes(F.normalize(known.vectors, dim=1), known.present.to(known.vectors.dtype))
 
 

@@ -22,9 +22,9 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, losses
-from protea.core.client import LOOK
+from protea.core.client import EVALUATION_BATCH
 from protea.core.errors import PayloadError
-from protea.core.public_answers import blend, check_rows, chosen
+from protea.core.public_answers import check_rows, select_public, weighted_mean
 from protea.core.split_model import SplitModel
 from protea.core.training import Training
 
@@ -82,7 +82,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         """A public phase with the server as teacher, then a private one."""
         assert client.public is not None
         if down is not None and self.public_epochs != 0:
-            public = client.public if down.kept is None else chosen(client.public, down.kept)
+            public = client.public if down.kept is None else select_public(client.public, down.kept)
             taught = public.with_targets(down.logits)
             client.fit(lambda x, teacher: self.study(client.model(x), teacher), data=taught, epochs=self.public_epochs)
 
@@ -143,7 +143,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
             sure = scores.var(2, correction=0)
         elif self.weighting == "samples":
             sure = sure * sure.new_tensor([u.samples for u in uploads]).unsqueeze(1)
-        return blend(scores, sure)
+        return weighted_mean(scores, sure)
 
     def select(self, away: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Which public samples teach the server (a bool each), and how much their pseudo labels count."""
@@ -174,7 +174,9 @@ def outputs(server: Server, of: Callable[[Tensor], Tensor]) -> Tensor:
     """``of(x)`` for all public samples, with the server's model in evaluation mode."""
     assert server.public is not None
     server.memory["model"].eval()
-    return torch.cat([of(server.public.batch(rows)[0]) for rows in torch.arange(len(server.public)).split(LOOK)])
+    return torch.cat(
+        [of(server.public.batch(rows)[0]) for rows in torch.arange(len(server.public)).split(EVALUATION_BATCH)]
+    )
 
 
 def distances(z: Tensor, labels: Tensor, prototypes: Prototypes) -> Tensor:

@@ -85,5 +85,5 @@ class FedProto(Method[Prototypes, Prototypes]):
         if known is None or self.answer == "head":
             return super().predict(client, x, down)
         if self.candidates == "own":
-            known = known.only(client.own)
+            known = known.only(client.own_classes)
         return known.scores(client.model.features(x))

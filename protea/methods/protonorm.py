@@ -62,7 +62,7 @@ class ProtoNorm(FedProto):
         if self.alignment == "none":
             return super().aggregate(server, uploads)
         mean = Prototypes.mean([u.payload for u in uploads], self.average)  # Eq. 7
-        mean = mean.only(geometry.directed(mean.vectors))  # dead features have none
+        mean = mean.only(geometry.has_direction(mean.vectors))  # dead features have none
         known = mean.filled(server.memory.get("prototypes") if self.missing == "keep" else None)
         vectors = torch.zeros_like(known.vectors)
         vectors[known.present] = self.align(known.vectors[known.present])

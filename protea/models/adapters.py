@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protea.config.families import Adapter
+from protea.config.families import AdapterKind
 
 
 class Pool(nn.Module):
@@ -39,7 +39,7 @@ class Projector(nn.Module):
         return F.normalize(self.layers(self.resize(z)), dim=1)
 
 
-def make_adapter(kind: Adapter, width: int, dim: int, dropout: float) -> nn.Module:
+def make_adapter(kind: AdapterKind, width: int, dim: int, dropout: float) -> nn.Module:
     """The way from an architecture's ``width`` features to the ``dim`` shared ones."""
     if kind == "pool":
         return Pool(dim)

@@ -62,7 +62,7 @@ def takes_no_texts(name: str) -> ConfigError:
     )
 
 
-def parameters(model: SplitModel) -> dict[str, int]:
+def count_parameters(model: SplitModel) -> dict[str, int]:
     """The number of parameters of each part."""
     parts = {"body": model.body, "adapter": model.adapter, "head": model.head}
     return {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}

@@ -8,7 +8,7 @@ from functools import partial
 from torch import nn
 
 from protea.core.errors import ConfigError
-from protea.models.shapes import image
+from protea.models.shapes import image_shape
 
 CHANNELS = (32, 64)
 
@@ -21,7 +21,7 @@ def convolutional(
     Every linear layer is followed by ReLU.  The first one is as wide as the image makes it; the
     reference codes edit that number by hand.
     """
-    channels, *size = image(shape)
+    channels, *size = image_shape(shape)
     if convs not in (1, 2):
         raise ConfigError(f"convs is {convs}; it may be 1 or 2.")
     layers: list[nn.Module] = []

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from protea.core.errors import ConfigError, PluginError
-from protea.models.text import mean
+from protea.models.text import mean_of_words
 from protea.models.vision import define_missing_operators
 
 Pooling = Literal["mean", "cls"]
@@ -45,7 +45,7 @@ class FrozenView:
 
     def __init__(self, place: str, frozen: int, pooling: Pooling, length: int) -> None:
         self.place, self.frozen, self.pooling, self.length = place, frozen, pooling, length
-        _, model, mark = loaded(place)
+        _, model, mark = load_encoder(place)
         width, layers = model.config.hidden_size, model.config.num_hidden_layers
         self.whole = frozen == layers
         self.key = f"hf/1/{mark}/{frozen}/{pooling if self.whole else ''}/{length}"
@@ -53,7 +53,7 @@ class FrozenView:
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        tokenizer, model, _ = loaded(self.place)
+        tokenizer, model, _ = load_encoder(self.place)
         coded = tokenizer(
             list(texts), padding="max_length", truncation=True, max_length=self.length, return_tensors="pt"
         )
@@ -61,8 +61,8 @@ class FrozenView:
         if self.frozen < 0:
             only: Tensor = tokens * there + (there - 1)  # -1 where there is none: 0 may be a token
             return only
-        used = longest(there)
-        states = lower(model, self.frozen)(tokens[:, :used], attention_mask=there[:, :used]).last_hidden_state
+        used = longest_text(there)
+        states = lower_layers(model, self.frozen)(tokens[:, :used], attention_mask=there[:, :used]).last_hidden_state
         if self.whole:
             return pool(states, there[:, :used] > 0, self.pooling)
         found = torch.zeros(len(texts), *self.shape)
@@ -84,12 +84,12 @@ class Encoder(nn.Module):
         if self.view.frozen < 0:
             tokens = x.long()
             there = tokens >= 0
-            used = longest(there)
+            used = longest_text(there)
             tokens, there = tokens[:, :used].clamp(min=0), there[:, :used]
             said = self.layers(input_ids=tokens, attention_mask=there.long())
         else:
             there = x[:, :, -1] > 0
-            used = longest(there)
+            used = longest_text(there)
             there = there[:, :used]
             said = self.layers(inputs_embeds=x[:, :used, :-1], attention_mask=there.long())
         return pool(said.last_hidden_state, there, self.view.pooling)
@@ -116,8 +116,8 @@ def encoder(
     ``train_layers`` counts from the top; 0 freezes all, ``"all"`` trains word vectors too.  ``lora`` trains adapters
     of that rank in these layers and leaves the layers themselves as they are.
     """
-    place = find(name)
-    _, model, _ = loaded(place)
+    place = locate_encoder(name)
+    _, model, _ = load_encoder(place)
     total = model.config.num_hidden_layers
     if train_layers != "all" and (type(train_layers) is not int or not 0 <= train_layers <= total):
         raise ConfigError(f"{name} has {total} layers; train_layers is {train_layers!r}, not 0 to {total} or 'all'.")
@@ -136,13 +136,13 @@ def encoder(
         raise ConfigError(f"{name} reads up to {most} tokens; length is {length}.")
     frozen = -1 if train_layers == "all" else total - train_layers
     if 0 <= frozen < total:
-        refuse_other_layout(name, model)
+        refuse_other_structure(name, model)
     view = FrozenView(place, frozen, pooling, length)
-    layers = nn.Identity() if view.whole else upper(model, frozen, dropout)
-    return Encoder(view, adapted(layers, lora) if lora and not view.whole else layers)
+    layers = nn.Identity() if view.whole else upper_layers(model, frozen, dropout)
+    return Encoder(view, add_lora(layers, lora) if lora and not view.whole else layers)
 
 
-def lower(model: Any, layers: int) -> Any:
+def lower_layers(model: Any, layers: int) -> Any:
     """The model with its first layers only, which it shares; others need not be computed."""
     if layers == model.config.num_hidden_layers:
         return model
@@ -152,7 +152,7 @@ def lower(model: Any, layers: int) -> Any:
     return found
 
 
-def upper(model: Any, frozen: int, dropout: float) -> nn.Module:
+def upper_layers(model: Any, frozen: int, dropout: float) -> nn.Module:
     """A copy of the layers above ``frozen`` (all of the model if negative), with dropout as given."""
     config = copy.deepcopy(model.config)
     for setting in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
@@ -178,7 +178,7 @@ def upper(model: Any, frozen: int, dropout: float) -> nn.Module:
     return cast(nn.Module, found)
 
 
-def refuse_other_layout(name: str, model: Any) -> None:
+def refuse_other_structure(name: str, model: Any) -> None:
     if not hasattr(model, "embeddings") or not hasattr(getattr(model, "encoder", None), "layer"):
         raise ConfigError(
             f"{name} is a {type(model).__name__}, whose layers cannot be parted here: it is not laid out as BERT.\n"
@@ -186,7 +186,7 @@ def refuse_other_layout(name: str, model: Any) -> None:
         )
 
 
-def adapted(layers: nn.Module, rank: int) -> nn.Module:
+def add_lora(layers: nn.Module, rank: int) -> nn.Module:
     """With LoRA adapters at queries and values, which alone train."""
     if find_spec("peft") is None:
         raise PluginError("peft is not installed.  Type, in Protea's folder: pip install -e '.[text]'")
@@ -198,14 +198,14 @@ def adapted(layers: nn.Module, rank: int) -> nn.Module:
 
 
 def pool(states: Tensor, there: Tensor, pooling: Pooling) -> Tensor:
-    return states[:, 0] if pooling == "cls" else mean(states, there)
+    return states[:, 0] if pooling == "cls" else mean_of_words(states, there)
 
 
-def longest(there: Tensor) -> int:
+def longest_text(there: Tensor) -> int:
     return max(1, int(there.sum(1).max()))
 
 
-def find(name: str) -> str:
+def locate_encoder(name: str) -> str:
     """Where the encoder is: a folder, or an address on the hub."""
     if name in KNOWN:
         package, address = KNOWN[name]
@@ -217,7 +217,7 @@ def find(name: str) -> str:
 
 
 @cache
-def loaded(place: str) -> tuple[Any, Any, str]:
+def load_encoder(place: str) -> tuple[Any, Any, str]:
     """Tokenizer, model at rest, and a mark of its weights; one for all clients of a process.
 
     Weights are read from safetensors files only, and no code that comes with a model is run.
@@ -239,10 +239,10 @@ def loaded(place: str) -> tuple[Any, Any, str]:
         raise ConfigError(f"hf:{place} has no token for padding, which batches of texts need.")
     tokenizer.padding_side = "right"
     model.requires_grad_(False).eval()
-    return tokenizer, model, mark(tokenizer, model)
+    return tokenizer, model, checksum(tokenizer, model)
 
 
-def mark(tokenizer: Any, model: Any) -> str:
+def checksum(tokenizer: Any, model: Any) -> str:
     """A checksum of words, settings and weights, by which kept outputs are known again."""
     found = hashlib.blake2b(digest_size=16)
     backend = getattr(tokenizer, "backend_tokenizer", None)

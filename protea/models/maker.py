@@ -20,8 +20,8 @@ from protea.core.files import cache_folder
 from protea.core.split_model import SplitModel, View
 from protea.core.steps.memory_format import CHANNELS_LAST, GAIN, SMALL, time_both
 from protea.models.adapters import make_adapter, make_head
-from protea.models.architectures import is_body, make_architecture, parameters, takes_no_texts
-from protea.models.split_any import body_of, look
+from protea.models.architectures import count_parameters, is_body, make_architecture, takes_no_texts
+from protea.models.split_any import body_of, probe
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,15 @@ class ModelMaker:
             return model
         if not is_body(name):
             model = body_of(name, model, x, None if name.startswith("torchvision:") else self.classes)
-        width = look(name, model, x).shape[1]  # what follows is as wide as it should be by its making
+        width = probe(name, model, x).shape[1]  # what follows is as wide as it should be by its making
         adapter = make_adapter(models.adapter, width, models.dim, models.dropout)
         return SplitModel(model, adapter, make_head(models.dim, member.head, self.classes), name)
 
     def _verify(self, model: SplitModel, x: torch.Tensor) -> None:
         """Refuse a model whose features and scores are not as wide as all clients agreed."""
-        with model.remembering():
-            features = look(model.name, model, x, model.features)
-            scores = look(model.name, model, x)
+        with model.reuse_features():
+            features = probe(model.name, model, x, model.features)
+            scores = probe(model.name, model, x)
         for what, found, expected in (("features", features, self.models.dim), ("scores", scores, self.classes)):
             if found.shape[1] != expected:
                 raise ConfigError(
@@ -100,9 +100,9 @@ class ModelMaker:
             with torch.random.fork_rng(devices=[]):
                 try:
                     with torch.device("meta"):  # shapes without numbers: no time, no memory
-                        return sum(parameters(self.build(member)).values())
+                        return sum(count_parameters(self.build(member)).values())
                 except Exception:  # an own model may do what only real tensors can
-                    return sum(parameters(self.build(member)).values())
+                    return sum(count_parameters(self.build(member)).values())
 
         return min(self.members, key=count)
 
@@ -142,10 +142,10 @@ class ModelMaker:
     def _faster(self, member: Member, batch: int) -> bool:
         x = torch.randn(max(2, batch), *self.shape, generator=torch.Generator().manual_seed(0))
         y = torch.zeros(max(2, batch), dtype=torch.int64)
-        seconds = time_both(lambda last: self.lying(member, channels_last=last), x, y)
+        seconds = time_both(lambda last: self.with_memory_format(member, channels_last=last), x, y)
         return seconds is not None and seconds[0] > GAIN * seconds[1]
 
-    def lying(self, member: Member, *, channels_last: bool) -> SplitModel:
+    def with_memory_format(self, member: Member, *, channels_last: bool) -> SplitModel:
         """A model of the member whose weights lie one way or the other."""
         chosen = (member.architecture,) if channels_last else ()
         return replace(self, models=replace(self.models, channels_last=chosen))(member)

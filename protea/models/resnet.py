@@ -14,7 +14,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from protea.core.errors import ConfigError
-from protea.models.shapes import image
+from protea.models.shapes import image_shape
 
 WIDTHS = (64, 128, 256, 512)
 
@@ -102,7 +102,7 @@ def resnet(shape: tuple[int, ...], *, blocks: Sequence[int], bottleneck: bool = 
     """Features are 64, 128, 256 or 512 wide after one to four stages, four times that with bottlenecks."""
     if not 1 <= len(blocks) <= len(WIDTHS):
         raise ConfigError(f"blocks is {list(blocks)}; it must have one to four entries, one for each stage.")
-    return ResNet(image(shape)[0], Bottleneck if bottleneck else Basic, blocks)
+    return ResNet(image_shape(shape)[0], Bottleneck if bottleneck else Basic, blocks)
 
 
 resnet4 = partial(resnet, blocks=(1,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from protea.core.errors import ConfigError
 
 
-def image(shape: tuple[int, ...]) -> tuple[int, int, int]:
+def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """``shape`` as (channels, height, width), where it is that of an image."""
     if len(shape) != 3:
         raise ConfigError(

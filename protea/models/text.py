@@ -50,7 +50,7 @@ class TextBody(nn.Module):
             self.words.weight.mul_(0.1)  # so that words which were never trained say little
 
     def forward(self, tokens: Tensor) -> Tensor:
-        tokens = cut(tokens.long())
+        tokens = trim_padding(tokens.long())
         return self.read(self.words(tokens), tokens > 0)
 
     def read(self, words: Tensor, there: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Bag(TextBody):
         self.layer = nn.Linear(width, width)
 
     def read(self, words: Tensor, there: Tensor) -> Tensor:
-        return F.relu(self.layer(mean(words, there)))
+        return F.relu(self.layer(mean_of_words(words, there)))
 
 
 class TextCNN(TextBody):
@@ -95,7 +95,7 @@ class BiLSTM(TextBody):
         sizes = there.sum(1).clamp(min=1).cpu()
         packed = nn.utils.rnn.pack_padded_sequence(words, sizes, batch_first=True, enforce_sorted=False)
         said, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=words.shape[1])
-        return mean(said, there)
+        return mean_of_words(said, there)
 
 
 def bag(shape: tuple[int, ...], buckets: int = 20_000, width: int = 128, length: int = 256) -> Bag:
@@ -122,13 +122,13 @@ def bilstm(
     return BiLSTM(buckets, width, length, hidden)
 
 
-def mean(vectors: Tensor, there: Tensor) -> Tensor:
+def mean_of_words(vectors: Tensor, there: Tensor) -> Tensor:
     """Over the words of each text; 0 for a text without any."""
     weights = there.to(vectors.dtype).unsqueeze(2)
     return (vectors * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
-def cut(tokens: Tensor) -> Tensor:
+def trim_padding(tokens: Tensor) -> Tensor:
     """Without the columns at the end in which no text of the batch has a word; one at least is left."""
     used = (tokens > 0).any(0).nonzero()
     return tokens[:, : int(used[-1]) + 1 if len(used) else 1]

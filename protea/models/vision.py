@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from protea.core.errors import ConfigError, PluginError, nearest
-from protea.models.shapes import image
-from protea.models.split_any import replace
+from protea.models.shapes import image_shape
+from protea.models.split_any import replace_module
 
 # Both train with auxiliary heads otherwise, and warn unless told that their slow first weights are wanted.
 PLAIN = {name: {"aux_logits": False, "init_weights": True} for name in ("googlenet", "inception_v3")}
@@ -25,7 +25,7 @@ PLAIN = {name: {"aux_logits": False, "init_weights": True} for name in ("googlen
 _definitions: list[torch.library.Library] = []  # torch forgets what a library object defined once it is gone
 
 
-def load(package: str) -> ModuleType:
+def import_quietly(package: str) -> ModuleType:
     """torchvision or timm, imported without its warnings."""
     if find_spec(package) is None:
         raise PluginError(f"{package} is not installed.  Type, in Protea's folder: pip install -e '.[vision]'")
@@ -63,11 +63,11 @@ def define_missing_operators() -> None:
 
 def torchvision_model(name: str, shape: tuple[int, ...], classes: int, **keywords: object) -> nn.Module:
     """A whole classifier of torchvision; with ``weights`` it has the outputs these were trained for."""
-    models = load("torchvision").models
+    models = import_quietly("torchvision").models
     known = models.list_models(module=models)
     if name not in known:
         raise PluginError(f"torchvision has no classifier {name!r}.  {nearest(name, known)}")
-    channels, height, _ = image(shape)
+    channels, height, _ = image_shape(shape)
     settings: dict[str, object] = {}
     if not keywords.get("weights"):
         settings = {"num_classes": classes, **PLAIN.get(name, {})}
@@ -80,10 +80,10 @@ def torchvision_model(name: str, shape: tuple[int, ...], classes: int, **keyword
 
 def timm_model(name: str, shape: tuple[int, ...], **keywords: object) -> nn.Module:
     """The body of a timm model."""
-    timm = load("timm")
+    timm = import_quietly("timm")
     if not timm.is_model(name):
         raise PluginError(f"timm has no model {name!r}.  {nearest(name, timm.list_models())}")
-    channels, height, width = image(shape)
+    channels, height, width = image_shape(shape)
     settings: dict[str, object] = {"num_classes": 0, "in_chans": channels}
     known = timm.get_pretrained_cfg(name)
     if known is not None and known.fixed_input_size:  # transformers that are built for one size
@@ -115,14 +115,14 @@ def take_channels(model: nn.Module, channels: int) -> None:
     first.weight, first.in_channels = nn.Parameter(new), channels
 
 
-def body(name: str, shape: tuple[int, ...], **keywords: object) -> nn.Module:
+def torchvision_body(name: str, shape: tuple[int, ...], **keywords: object) -> nn.Module:
     """A torchvision classifier without its last layer; dropout before that layer stays in the features."""
     model = torchvision_model(name, shape, 2, **keywords)
     *_, head = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
-    return replace(model, head, nn.Identity())
+    return replace_module(model, head, nn.Identity())
 
 
-googlenet = partial(body, "googlenet")
-mobilenet_v2 = partial(body, "mobilenet_v2")
-shufflenet_v2_x1_0 = partial(body, "shufflenet_v2_x1_0")
-efficientnet_b0 = partial(body, "efficientnet_b0")  # ProtoNorm's code has its dropout in the head instead
+googlenet = partial(torchvision_body, "googlenet")
+mobilenet_v2 = partial(torchvision_body, "mobilenet_v2")
+shufflenet_v2_x1_0 = partial(torchvision_body, "shufflenet_v2_x1_0")
+efficientnet_b0 = partial(torchvision_body, "efficientnet_b0")  # ProtoNorm's code has its dropout in the head instead

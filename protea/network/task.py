@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from safetensors.torch import save
 
 from protea.config import registry
-from protea.config.families import Adapter, Models
+from protea.config.families import AdapterKind, Models
 from protea.config.sections import Evaluation, Limits
 from protea.config.toml import Table, override, settings_from_table, to_table
 from protea.config.words import Protocol
@@ -27,20 +27,20 @@ from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.server import Server
 from protea.core.training import Training
-from protea.data.convert import inputs
+from protea.data.convert import to_inputs
 from protea.models.maker import ModelMaker
 
 
 @dataclass(frozen=True)
-class Space(Models):
+class SharedSpace(Models):
     """``[models]``: sites bring their own; what they share is the space of features."""
 
     dim: PositiveInt = 128
-    adapter: Adapter = "linear"
+    adapter: AdapterKind = "linear"
 
 
 @dataclass(frozen=True)
-class Judging(Evaluation):
+class SiteEvaluation(Evaluation):
     """``[evaluation]``: on each site's own samples, and nothing of a single one is shown."""
 
     shared: Literal["never", "last"] | PositiveInt = "never"
@@ -61,33 +61,33 @@ class Task:
     seed: int = 1
     shape: tuple[PositiveInt, ...] = ()  # of a sample; for methods with public data or a model on the server
     method: Any = choice_of("methods", "name", registry.default("methods", "fedproto"))
-    models: Space = field(default_factory=Space)
+    models: SharedSpace = field(default_factory=SharedSpace)
     training: Training = field(default_factory=Training)  # a site may set its own
-    evaluation: Judging = field(default_factory=Judging)
+    evaluation: SiteEvaluation = field(default_factory=SiteEvaluation)
     limits: Limits = field(default_factory=Limits)
 
     def mark(self) -> str:
         """A checksum of all of it, by which parties see that they mean the same."""
-        return hashlib.blake2b(dump(self).encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(task_to_toml(self).encode(), digest_size=16).hexdigest()
 
 
-def load(path: Path) -> Task:
+def load_task(path: Path) -> Task:
     """The task in a file, checked."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    return parse(text, str(path))
+    return parse_task(text, str(path))
 
 
-def parse(text: str, where: str) -> Task:
+def parse_task(text: str, where: str) -> Task:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not a TOML file: {error}") from error
     refuse_places(table, where)
     task: Task = settings_from_table(Task, table, where)
-    check(task, where)
+    check_task(task, where)
     return task
 
 
@@ -110,12 +110,12 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(inner)
 
 
-def made(table: Table, changes: Sequence[str]) -> Task:
+def new_task(table: Table, changes: Sequence[str]) -> Task:
     """A new task from what a coordinator typed."""
-    return parse(tomli_w.dumps(override(table, changes)), "command line")
+    return parse_task(tomli_w.dumps(override(table, changes)), "command line")
 
 
-def public_file(path: Path) -> tuple[bytes, list[int]]:
+def read_public_inputs(path: Path) -> tuple[bytes, list[int]]:
     """Inputs in a .npy file as they go into bundles, and the shape of one of them."""
     try:
         array = np.load(path, allow_pickle=False)
@@ -123,13 +123,13 @@ def public_file(path: Path) -> tuple[bytes, list[int]]:
         raise ConfigError(f"{path} cannot be read as a .npy file: {error}") from error
     if not isinstance(array, np.ndarray) or array.ndim < 2 or not len(array):
         raise ConfigError(f"{path} must hold one array, with a row for each sample.")
-    x = inputs(array)
+    x = to_inputs(array)
     if not torch.isfinite(x).all():
         raise ConfigError(f"{path} holds values that are not finite (nan or inf).")
     return save({"x": x}), list(x.shape[1:])
 
 
-def dump(task: Task) -> str:
+def task_to_toml(task: Task) -> str:
     return tomli_w.dumps(to_table(task))
 
 
@@ -145,7 +145,7 @@ def new_server(task: Task, public: Samples | None = None) -> Server:
     )
 
 
-def started(task: Task, public: Samples | None = None) -> Server:
+def started_server(task: Task, public: Samples | None = None) -> Server:
     """The same before the first round."""
     server = new_server(task, public)
     with server.rng.at("round", 0).default("start"):
@@ -156,7 +156,7 @@ def started(task: Task, public: Samples | None = None) -> Server:
 def refuse_shapeless(task: Task, where: str) -> None:
     """Raise :class:`ConfigError` if the server makes a model to begin with, for which it must know what samples are."""
     try:
-        started(task)
+        started_server(task)
     except ConfigError as error:
         raise ConfigError(
             f"{where}: the method makes a model on the server, and needs to know the shape of a sample for that.  "
@@ -164,7 +164,7 @@ def refuse_shapeless(task: Task, where: str) -> None:
         ) from error
 
 
-def check(task: Task, where: str) -> None:
+def check_task(task: Task, where: str) -> None:
     """Raise :class:`ConfigError` for what cannot run, before any work."""
     if len(task.classes) < 2 or len(set(task.classes)) < len(task.classes):
         raise ConfigError(f"{where}: classes must be two or more different names; found {list(task.classes)}.")

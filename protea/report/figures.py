@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protea.core.errors import ConfigError
+from protea.core.files import replacing
 from protea.report.content import Plain
 
 if TYPE_CHECKING:
@@ -42,9 +43,8 @@ def draw(content: Plain, folder: Path, form: str) -> list[Path]:
     with matplotlib.rc_context(STYLE):
         for name, figure in figures(content):
             paths.append(folder / f"{name}.{form}")
-            partial = folder / f".{name}.partial"
-            figure.savefig(partial, format=form, dpi=200, metadata=UNDATED[form])
-            partial.replace(paths[-1])
+            with replacing(paths[-1]) as partial:
+                figure.savefig(partial, format=form, dpi=200, metadata=UNDATED[form])
     return paths
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from protea.core.errors import ConfigError
+from protea.core.files import writing
 from protea.runs.reader import Line, Past, find
 from protea.runs.settings_diff import labels
 
@@ -59,7 +58,7 @@ def _inner(name: str, value: object) -> Iterator[tuple[str, float]]:
 def write_csv(path: Path, found: Iterable[Entry]) -> int:
     """How many lines it became."""
     count = 0
-    with _whole(path) as file:
+    with writing(path) as file:
         text = TextIOWrapper(file, encoding="utf-8", newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -77,7 +76,7 @@ def write_parquet(path: Path, found: Iterable[Entry], group: int = 100_000) -> i
     kinds = (text, text, whole, whole, whole, text, arrow.float64())
     schema = arrow.schema(list(zip(COLUMNS, kinds, strict=True)))
     left, count = iter(found), 0
-    with _whole(path) as file, parquet.ParquetWriter(file, schema) as writer:
+    with writing(path) as file, parquet.ParquetWriter(file, schema) as writer:
         while rows := list(islice(left, group)):
             columns = [arrow.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
             writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
@@ -94,18 +93,3 @@ def _arrow() -> tuple[Any, Any]:
             "--parquet needs pyarrow, which is not installed.  Add it: pip install -e '.[parquet]'.  Or write --csv."
         ) from error
     return pyarrow, parquet
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that has its name only once it is whole, as in runs/store.py, for contents too large for memory."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise

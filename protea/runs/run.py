@@ -14,8 +14,8 @@ from protea.clients.factory import ClientFactory
 from protea.config.experiment import Experiment, experiment_to_toml, load_experiment
 from protea.config.toml import to_table
 from protea.core.errors import CheckpointError, ConfigError
-from protea.core.files import named
-from protea.core.payload import halved, to_bytes
+from protea.core.files import naming_file
+from protea.core.payload import to_bytes, to_half
 from protea.data.partition.file import PartitionFile
 from protea.federation.jobs import Watch, ignore
 from protea.federation.loop import Federation
@@ -144,7 +144,7 @@ def _run(
                 checkpoint.clear(directory.path / "checkpoints", experiment.checkpoint.keep)
                 directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
                 if start is None:
-                    with named(directory.path / "partition.json"):
+                    with naming_file(directory.path / "partition.json"):
                         recipe.data.save_partition(directory.path / "partition.json")
                     directory.append([recipe.describe()])
             records = Record.read(directory.metrics())
@@ -166,6 +166,6 @@ def _keep(experiment: Experiment, record: Record, loop: Federation, directory: R
     """Write what happened in the round; the checkpoint last, since it vouches for the rest."""
     directory.append(record.lines())
     if experiment.evaluation.snapshot_due(record.round, experiment.rounds):
-        directory.keep_snapshot(record.round, to_bytes(halved(loop.look())))
+        directory.keep_snapshot(record.round, to_bytes(to_half(loop.look())))
     if record.round % experiment.checkpoint.every == 0 or record.round == experiment.rounds:
         checkpoint.save(directory.path / "checkpoints", loop, experiment.checkpoint.keep)

@@ -10,7 +10,7 @@ from protea.clients.worker import Worker
 from protea.config import registry
 from protea.config.experiment import Experiment, method_label
 from protea.config.units import in_bytes
-from protea.core.devices import device
+from protea.core.devices import choose_device
 from protea.core.errors import ConfigError
 from protea.core.rng import Streams
 from protea.data.federate import federate
@@ -26,7 +26,7 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
     ``given`` is the partition that a run had before it was interrupted.
     """
     experiment.check()
-    data, place = experiment.data, device(experiment.device)
+    data, place = experiment.data, choose_device(experiment.device)
     seed = experiment.seed if data.seed is None else data.seed
     federated = federate(
         data.source.load(),

@@ -16,15 +16,15 @@ from protea.clients.factory import ClientFactory
 from protea.clients.worker import Worker
 from protea.config.experiment import Experiment, experiment_to_toml, method_label
 from protea.config.sections import participants
-from protea.config.units import percent, size
-from protea.core.devices import threads
+from protea.config.units import format_bytes, percent
+from protea.core.devices import torch_threads
 from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
 from protea.data.federated import Federated
 from protea.data.partition.split import Share
 from protea.engines.inline import Inline
 from protea.engines.processes.pool import cores
-from protea.models.architectures import parameters
+from protea.models.architectures import count_parameters
 from protea.runs.setup import federation, prepare
 
 SHOWN = 20  # clients and classes; more are summed up
@@ -64,7 +64,7 @@ def seconds(experiment: Experiment, recipe: ClientFactory, models: list[SplitMod
     """About how long a round takes: one training step of each architecture is timed."""
     plan, each = experiment.training, []
     rows = torch.arange(max(2, plan.batch)) % len(recipe.data.dataset)
-    with threads(experiment.engine.threads), Streams(experiment.seed).default("preview"):
+    with torch_threads(experiment.engine.threads), Streams(experiment.seed).default("preview"):
         for model in models:
             x, y = recipe.samples(rows, model.view).batch(torch.arange(len(rows)))
             optimizer = plan.make_optimizer(model.parameters(), plan.lr)
@@ -99,8 +99,9 @@ def show(console: Console, experiment: Experiment) -> None:
     sent, took, name = traffic(experiment, recipe), seconds(experiment, recipe, models), method_label(experiment.method)
     both = sent.up + sent.down
     console.print(
-        f"{name}: about {size(sent.up)} up and {size(sent.down)} down per round ({both / 4e6:.2f} million numbers), "
-        f"{size(both * experiment.rounds)} in all.\n"
+        f"{name}: about {format_bytes(sent.up)} up and {format_bytes(sent.down)} down per round "
+        f"({both / 4e6:.2f} million numbers), "
+        f"{format_bytes(both * experiment.rounds)} in all.\n"
         f"About {took:.1f} s per round here, {took * experiment.rounds / 60:.1f} min for {experiment.rounds} rounds.",
         highlight=False,
     )
@@ -140,5 +141,5 @@ def architectures(recipe: ClientFactory, models: list[SplitModel]) -> Table:
     held = len(recipe.data.shares)
     for index, (member, model) in enumerate(zip(recipe.members, models, strict=True)):
         users = len(range(index, held, len(models)))
-        table.add_row(member.architecture, *(f"{n:,}" for n in parameters(model).values()), str(users))
+        table.add_row(member.architecture, *(f"{n:,}" for n in count_parameters(model).values()), str(users))
     return table

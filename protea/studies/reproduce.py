@@ -12,13 +12,13 @@ from typing import Any, get_args
 
 from protea.cli.display import Quiet
 from protea.config.experiment import Experiment, experiment_to_toml
-from protea.config.units import size
+from protea.config.units import format_bytes
 from protea.config.words import PROTOCOLS, Protocol
 from protea.core.errors import ClientError
 from protea.core.files import write_text
 from protea.core.rng import Streams
 from protea.methods.local import Local
-from protea.models.architectures import parameters
+from protea.models.architectures import count_parameters
 from protea.runs import run
 from protea.runs.reader import Line, Past, unwell
 from protea.runs.setup import prepare
@@ -60,7 +60,7 @@ def cost(each: Experiment) -> Cost:
     recipe = prepare(each)
     with Streams(each.seed).default("preview"):
         models = [recipe.make(member) for member in recipe.members]
-    sizes = [4 * sum(parameters(model).values()) for model in models]
+    sizes = [4 * sum(count_parameters(model).values()) for model in models]
     seconds = each.rounds * preview.seconds(each, recipe, models)
     models_of_all = sum(sizes[client % len(sizes)] for client in range(each.clients))
     return Cost(seconds, each.checkpoint.keep * models_of_all)
@@ -241,7 +241,7 @@ def every_run(results: Results) -> str:
         numbers = [value(past, "test", protocol) for protocol in protocols]
         numbers += [value(past, "test", results.protocol, rule) for rule in ("head", "local_prototypes")]
         numbers += [value(past, measure, results.protocol) for measure in others]
-        travelled = size(past.summary["bytes_up"] + past.summary["bytes_down"])
+        travelled = format_bytes(past.summary["bytes_up"] + past.summary["bytes_down"])
         spent = f"{past.summary['cost']['seconds']:.0f} s"
         shown = ["-" if number is None else f"{number:.2f}" for number in numbers]
         lines.append([each.cell, each.row, str(each.seed), *shown, travelled, spent, each.path.name])

@@ -172,7 +172,7 @@ def test_clients_answer_with_the_average_or_with_what_they_made_of_it():
     client, other = client_with(plain()), plain()
     x, _ = client.train.batch(torch.arange(9))
     down = Weights.of(other)
-    with client.model.remembering():  # as evaluation does: features of its own must not be mixed in
+    with client.model.reuse_features():  # as evaluation does: features of its own must not be mixed in
         own = client.model(x)
         assert torch.equal(FedAvg().predict(client, x, down), other(x))
         assert torch.equal(FedAvg(answer="own").predict(client, x, down), own)

@@ -19,7 +19,7 @@ from protea.core.errors import ConfigError, PayloadError
 from protea.core.payload import nbytes, pack
 from protea.core.rng import Streams
 from protea.core.server import Server
-from protea.methods.fednh import BodyAndPrototypes, FedNH, load, trained, unit
+from protea.methods.fednh import BodyAndPrototypes, FedNH, load_parts, trained, unit
 from protea.models.nearest import Nearest
 
 
@@ -167,12 +167,12 @@ def test_clients_answer_as_the_server_s_model_does_or_by_their_own():
     for method in (FedNH(), FedNH(scale=30.0)):
         server, client = started(method)
         down = method.broadcast(server, 0)
-        load(client.model, down)
+        load_parts(client.model, down)
         with torch.no_grad():
             client.model.body[0].weight += 1.0
         x, _ = client.train.batch(torch.arange(9))
         model = server.memory["model"].eval()
-        with client.model.remembering():  # as evaluation does: features of its own must not be mixed in
+        with client.model.reuse_features():  # as evaluation does: features of its own must not be mixed in
             own = client.model(x)
             torch.testing.assert_close(method.predict(client, x, down), model(x))
             assert torch.equal(FedNH(answer="own").predict(client, x, down), own)

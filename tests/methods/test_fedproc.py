@@ -185,7 +185,7 @@ def test_sharing_clients_answer_with_the_averaged_model_and_keep_their_own():
     client.model.eval(), other.model.eval()
     x, _ = client.train.batch(torch.arange(9))
     down = CentresAndModel(all_of(unit(torch.randn(toy.CLASSES, toy.DIM))), Weights.of(other.model))
-    with client.model.remembering():  # as evaluation does: features of its own must not be mixed in
+    with client.model.reuse_features():  # as evaluation does: features of its own must not be mixed in
         own = client.model(x)
         assert torch.equal(method.predict(client, x, down), other.model(x))
         assert torch.equal(client.model(x), own)

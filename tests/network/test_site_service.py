@@ -22,7 +22,7 @@ from protea.core.prototypes import Prototypes
 from protea.engines.messages import joined, parted, reply_from_bytes
 from protea.evaluation.server_side import Judged
 from protea.federation.jobs import Task
-from protea.network.coordinator.directory import Home
+from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
 from protea.network.site.service import Audit, Desk, discreet, without_secrets
 from protea.network.trust.keys import Signer
@@ -31,12 +31,12 @@ SECRET = "Erika Mustermann"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def home(tmp_path: Path) -> CoordinatorDirectory:
     return places.home(tmp_path / "home")
 
 
 @pytest.fixture
-def site(tmp_path: Path, home: Home) -> Site:
+def site(tmp_path: Path, home: CoordinatorDirectory) -> Site:
     home.invite("south")
     return places.site(tmp_path / "north", home.invite("north"))  # client 1
 
@@ -46,7 +46,7 @@ def desk(site: Site) -> Desk:
     return Desk(site)
 
 
-def ask(desk: Desk, home: Home, task: Task, round: int, down: Named | None = None) -> bytes:
+def ask(desk: Desk, home: CoordinatorDirectory, task: Task, round: int, down: Named | None = None) -> bytes:
     return desk.handle("job", home.signer("job", places.job(task, round, 1, down)))
 
 
@@ -62,12 +62,12 @@ def kept(site: Site) -> dict[str, bytes]:
 # What it answers
 
 
-def test_a_signed_hello_is_answered(desk: Desk, home: Home) -> None:
+def test_a_signed_hello_is_answered(desk: Desk, home: CoordinatorDirectory) -> None:
     answer = desk.handle("hello", home.signer("hello", to_bytes({}, task=home.task.mark())))
     assert from_bytes(answer) == ({}, {"site": "north", "model": "site.py:Sequential"})
 
 
-def test_signed_jobs_are_answered(desk: Desk, home: Home) -> None:
+def test_signed_jobs_are_answered(desk: Desk, home: CoordinatorDirectory) -> None:
     trained = reply_from_bytes(places.only(ask(desk, home, "train", 1)))
     assert (trained.client, trained.round, trained.error) == (1, 1, None) and trained.samples == len(
         desk.site.share.train
@@ -83,18 +83,20 @@ def test_signed_jobs_are_answered(desk: Desk, home: Home) -> None:
     assert len(judged.examined[1].of("test")["method"]) == len(desk.site.share.test)
 
 
-def test_several_jobs_in_one_message_are_answered_in_their_order(desk: Desk, home: Home) -> None:
+def test_several_jobs_in_one_message_are_answered_in_their_order(desk: Desk, home: CoordinatorDirectory) -> None:
     parts = [places.only(places.job(task, 1, 1)) for task in ("train", "evaluate")]
     answers = parted(desk.handle("job", home.signer("job", joined(parts))))
     assert [bool(reply_from_bytes(each).metrics) for each in answers] == [True, False] and len(lines(desk)) == 2
 
 
-def test_nothing_of_this_machine_is_in_an_answer(desk: Desk, home: Home) -> None:
+def test_nothing_of_this_machine_is_in_an_answer(desk: Desk, home: CoordinatorDirectory) -> None:
     reply = reply_from_bytes(places.only(ask(desk, home, "train", 1)))
     assert (reply.process, reply.memory) == (0, 0) and reply.metrics.keys() == {"loss"}
 
 
-def test_a_job_asked_twice_is_answered_alike_and_trained_once(desk: Desk, site: Site, home: Home) -> None:
+def test_a_job_asked_twice_is_answered_alike_and_trained_once(
+    desk: Desk, site: Site, home: CoordinatorDirectory
+) -> None:
     first = ask(desk, home, "train", 1)
     state = kept(site)
     assert ask(desk, home, "train", 1) == first  # with the same seconds
@@ -103,7 +105,7 @@ def test_a_job_asked_twice_is_answered_alike_and_trained_once(desk: Desk, site: 
     assert [line["blake2b"] for line in lines(desk)] == [lines(desk)[0]["blake2b"]] * 3  # each time it left
 
 
-def test_the_end_is_noted(desk: Desk, site: Site, home: Home) -> None:
+def test_the_end_is_noted(desk: Desk, site: Site, home: CoordinatorDirectory) -> None:
     desk.handle("end", home.signer("end", to_bytes({}, round=home.task.rounds)))
     assert site.ended.exists() and lines(desk)[0]["task"] == "end"
 
@@ -122,7 +124,7 @@ def refused(desk: Desk, kind: str, message: bytes, complaint: str) -> None:
     assert noted[0]["blake2b"] == hashlib.blake2b(str(refusal.value).encode(), digest_size=16).hexdigest()
 
 
-def test_what_is_not_signed_by_the_coordinator_is_refused(desk: Desk, home: Home) -> None:
+def test_what_is_not_signed_by_the_coordinator_is_refused(desk: Desk, home: CoordinatorDirectory) -> None:
     other = Signer(Signer.make())
     hello, job, end = to_bytes({}, task=home.task.mark()), places.job("train", 1, 1), to_bytes({}, round=4)
     for kind, message in (("hello", hello), ("job", job), ("end", end)):
@@ -132,7 +134,7 @@ def test_what_is_not_signed_by_the_coordinator_is_refused(desk: Desk, home: Home
 
 
 @pytest.mark.parametrize("task", ["look", "answer"])
-def test_features_and_answers_of_single_samples_never_leave(desk: Desk, home: Home, task: Task) -> None:
+def test_features_and_answers_of_single_samples_never_leave(desk: Desk, home: CoordinatorDirectory, task: Task) -> None:
     ask(desk, home, "train", 1)
     refused(desk, "job", home.signer("job", places.job(task, 1, 1)), f"does not do what was asked of it: {task}")
     both = joined([places.only(places.job(each, 1, 1)) for each in ("look", "train")])
@@ -140,22 +142,24 @@ def test_features_and_answers_of_single_samples_never_leave(desk: Desk, home: Ho
 
 
 @pytest.mark.parametrize("client", [0, 2, 99])
-def test_a_job_of_another_site_is_refused(desk: Desk, home: Home, client: int) -> None:
+def test_a_job_of_another_site_is_refused(desk: Desk, home: CoordinatorDirectory, client: int) -> None:
     refused(
         desk, "job", home.signer("job", places.job("train", 1, client)), f"client 1; a job for client {client} came"
     )
 
 
 @pytest.mark.parametrize("round", [0, 5, 10**6])
-def test_a_round_that_the_task_does_not_have_is_refused(desk: Desk, home: Home, round: int) -> None:
+def test_a_round_that_the_task_does_not_have_is_refused(desk: Desk, home: CoordinatorDirectory, round: int) -> None:
     refused(desk, "job", home.signer("job", places.job("train", round, 1)), f"round {round} came; the task has 4")
 
 
-def test_a_round_before_the_first_is_no_job(desk: Desk, home: Home) -> None:
+def test_a_round_before_the_first_is_no_job(desk: Desk, home: CoordinatorDirectory) -> None:
     refused(desk, "job", home.signer("job", joined([to_bytes({}, task="train", round=-1, client=1)])), "not as agreed")
 
 
-def test_a_round_that_is_kept_no_longer_is_an_error_that_says_so(desk: Desk, site: Site, home: Home) -> None:
+def test_a_round_that_is_kept_no_longer_is_an_error_that_says_so(
+    desk: Desk, site: Site, home: CoordinatorDirectory
+) -> None:
     for round in (1, 2, 3):
         ask(desk, home, "train", round)
     state = kept(site)
@@ -164,7 +168,7 @@ def test_a_round_that_is_kept_no_longer_is_an_error_that_says_so(desk: Desk, sit
     assert reply.error is not None and "kept no longer" in reply.error and reply.up == {} and kept(site) == state
 
 
-def test_a_coordinator_with_another_task_is_refused(desk: Desk, home: Home) -> None:
+def test_a_coordinator_with_another_task_is_refused(desk: Desk, home: CoordinatorDirectory) -> None:
     for about in ({"task": "0" * 32}, {}, {"task": None}):
         refused(
             desk,
@@ -174,7 +178,7 @@ def test_a_coordinator_with_another_task_is_refused(desk: Desk, home: Home) -> N
         )
 
 
-def test_no_message_passes_for_one_of_another_kind(desk: Desk, home: Home) -> None:
+def test_no_message_passes_for_one_of_another_kind(desk: Desk, home: CoordinatorDirectory) -> None:
     """What a message asks for is signed with it: whoever carries it cannot change that."""
     hello, job = (
         home.signer("hello", to_bytes({}, task=home.task.mark())),
@@ -188,7 +192,7 @@ def test_no_message_passes_for_one_of_another_kind(desk: Desk, home: Home) -> No
     refused(desk, "train", home.signer("train", b""), "asks for nothing a site does: 'train'")
 
 
-def test_rubble_that_is_signed_is_refused(desk: Desk, home: Home) -> None:
+def test_rubble_that_is_signed_is_refused(desk: Desk, home: CoordinatorDirectory) -> None:
     for rubble in (b"x", bytes(100), joined([b"x"]), joined([b""]), to_bytes({})):
         for kind in ("hello", "job", "end"):
             refused(
@@ -199,7 +203,7 @@ def test_rubble_that_is_signed_is_refused(desk: Desk, home: Home) -> None:
 # What it writes down
 
 
-def test_every_message_that_left_is_in_the_audit(desk: Desk, home: Home) -> None:
+def test_every_message_that_left_is_in_the_audit(desk: Desk, home: CoordinatorDirectory) -> None:
     sent = [
         ("hello", 0, desk.handle("hello", home.signer("hello", to_bytes({}, task=home.task.mark())))),
         *(
@@ -220,7 +224,7 @@ def test_every_message_that_left_is_in_the_audit(desk: Desk, home: Home) -> None
 
 
 def test_what_cannot_be_written_down_does_not_leave(
-    desk: Desk, site: Site, home: Home, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, site: Site, home: CoordinatorDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask(desk, home, "train", 1)
     path = desk.audit.path
@@ -252,7 +256,7 @@ def test_an_audit_goes_on_after_a_process_was_killed_in_the_middle_of_a_line(tmp
 # What an error says
 
 
-def failing(tmp_path: Path, home: Home, body: str) -> Desk:
+def failing(tmp_path: Path, home: CoordinatorDirectory, body: str) -> Desk:
     """A site whose model fails in training."""
     model = (
         "\n    class Own(nn.Linear):\n"
@@ -278,7 +282,7 @@ RAISES = [
 
 @pytest.mark.parametrize(("body", "kind"), RAISES)
 def test_an_error_says_its_kind_and_nothing_of_the_data(
-    tmp_path: Path, home: Home, capfd: pytest.CaptureFixture[str], body: str, kind: str
+    tmp_path: Path, home: CoordinatorDirectory, capfd: pytest.CaptureFixture[str], body: str, kind: str
 ) -> None:
     desk = failing(tmp_path, home, body)
     answer = places.only(desk.handle("job", home.signer("job", places.job("train", 1, 0))))
@@ -291,14 +295,14 @@ def test_an_error_says_its_kind_and_nothing_of_the_data(
     assert line["blake2b"] == hashlib.blake2b(answer, digest_size=16).hexdigest()
 
 
-def test_a_failed_training_may_be_asked_again(tmp_path: Path, home: Home) -> None:
+def test_a_failed_training_may_be_asked_again(tmp_path: Path, home: CoordinatorDirectory) -> None:
     desk = failing(tmp_path, home, "raise ValueError if not hasattr(nn, 'mended') else 0")
     assert reply_from_bytes(places.only(desk.handle("job", home.signer("job", places.job("train", 1, 0))))).error
     assert not (desk.site.path / "state" / "client-000" / "000001").exists()
 
 
 def test_what_fails_outside_a_training_says_no_more(
-    site: Site, home: Home, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    site: Site, home: CoordinatorDirectory, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Data that have gone, a disk that is full, a state that was damaged."""
     (site.path / "site.py").write_text(places.code(data=f"\n    raise OSError('/mnt/{SECRET}.csv')\n"))
@@ -333,7 +337,7 @@ def test_what_protea_itself_says_is_kept_but_for_names_of_files() -> None:
     )
 
 
-def test_a_good_answer_is_discreet_already_the_second_time(desk: Desk, home: Home) -> None:
+def test_a_good_answer_is_discreet_already_the_second_time(desk: Desk, home: CoordinatorDirectory) -> None:
     answer = places.only(ask(desk, home, "train", 1))
     assert discreet(answer) == answer
 
@@ -341,7 +345,9 @@ def test_a_good_answer_is_discreet_already_the_second_time(desk: Desk, home: Hom
 # A site that does not report
 
 
-def test_a_site_that_does_not_report_gives_an_evaluation_without_anything(tmp_path: Path, home: Home) -> None:
+def test_a_site_that_does_not_report_gives_an_evaluation_without_anything(
+    tmp_path: Path, home: CoordinatorDirectory
+) -> None:
     site = places.site(tmp_path / "quiet", home.invite("quiet"), settings="report = false\n")
     desk = Desk(site)
     desk.handle("job", home.signer("job", places.job("train", 1, 0)))

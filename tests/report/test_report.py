@@ -390,7 +390,7 @@ def test_the_report_knows_run_directories_and_no_torch() -> None:
             for name in names:
                 assert name.split(".")[0] != "torch", path
                 assert not name.startswith("protea.") or name.startswith(
-                    ("protea.report", "protea.runs", "protea.core.errors")
+                    ("protea.report", "protea.runs", "protea.core.errors", "protea.core.files")
                 ), (path, name)
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 
 # Architectures that train faster with the channels last on a CPU: benchmarks/memory_format.py makes this table.
 CHANNELS_LAST = frozenset(
@@ -43,7 +43,7 @@ def time_both(make: Callable[[bool], nn.Module], x: Tensor, y: Tensor) -> tuple[
 
     ``make(channels_last)`` gives a model.  ``None`` where the model has no convolution.
     """
-    with threads(1), torch.random.fork_rng(devices=[]):  # nothing of this may change what a run draws
+    with torch_threads(1), torch.random.fork_rng(devices=[]):  # nothing of this may change what a run draws
         models = [make(False), make(True)]
         if not any(isinstance(part, nn.Conv2d) for part in models[0].modules()):
             return None

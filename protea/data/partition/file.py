@@ -15,35 +15,35 @@ from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from protea.core.errors import ConfigError, DataError
 from protea.data.dataset import Dataset
 from protea.data.federated import Federated
-from protea.data.partition.dealing import Positions
+from protea.data.partition.algorithms import Positions
 from protea.data.partition.split import Share
 
 
 @dataclass(frozen=True)
-class Parts:
+class StoredShare:
     train: list[NonNegativeInt]
     validation: list[NonNegativeInt]
     test: list[NonNegativeInt]
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredPartition:
     """What the file says; the numbers are rows of the data set, its test part after its training part."""
 
     format: Literal["protea-partition-1"]
     samples: PositiveInt
-    clients: list[Parts]
+    clients: list[StoredShare]
     public: list[NonNegativeInt]
     test: list[NonNegativeInt]
     class_counts: list[list[NonNegativeInt]]
     made: dict[str, Any] = field(default_factory=dict)
 
 
-def load(path: Path | str, dataset: Dataset) -> Federated:
+def load_partition(path: Path | str, dataset: Dataset) -> Federated:
     """The federation that ``Federated.save_partition`` wrote, if it is one of this very data set."""
-    stored = read(path, len(dataset))
-    shares = tuple(Share(*map(tensor, (one.train, one.validation, one.test))) for one in stored.clients)
-    federated = Federated(dataset, shares, tensor(stored.public), tensor(stored.test), stored.made)
+    stored = read_partition(path, len(dataset))
+    shares = tuple(Share(*map(as_rows, (one.train, one.validation, one.test))) for one in stored.clients)
+    federated = Federated(dataset, shares, as_rows(stored.public), as_rows(stored.test), stored.made)
     if federated.class_counts().tolist() != stored.class_counts:
         raise DataError(
             f"{path}: the clients' class counts are not those it was saved with,\n"
@@ -52,10 +52,10 @@ def load(path: Path | str, dataset: Dataset) -> Federated:
     return federated
 
 
-def read(path: Path | str, samples: int) -> Stored:
+def read_partition(path: Path | str, samples: int) -> StoredPartition:
     """The file's content, once it is known to make sense for a data set of so many samples."""
     try:
-        stored = TypeAdapter(Stored).validate_json(Path(path).read_bytes())
+        stored = TypeAdapter(StoredPartition).validate_json(Path(path).read_bytes())
     except OSError as error:
         raise DataError(f"The partition file {path} cannot be read: {error.strerror}.") from error
     except ValidationError as error:
@@ -78,7 +78,7 @@ def read(path: Path | str, samples: int) -> Stored:
     return stored
 
 
-def tensor(rows: list[int]) -> torch.Tensor:
+def as_rows(rows: list[int]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.int64)
 
 
@@ -89,7 +89,7 @@ class PartitionFile:
     path: str
 
     def restore(self, dataset: Dataset, clients: int) -> Federated:
-        federated = load(self.path, dataset)
+        federated = load_partition(self.path, dataset)
         if len(federated.shares) != clients:
             raise ConfigError(
                 f"{self.path} is for {len(federated.shares)} clients; the experiment has {clients}.\n"
@@ -101,7 +101,7 @@ class PartitionFile:
         self, labels: npt.NDArray[Any], clients: int, seed: int, keys: npt.NDArray[Any] | None = None
     ) -> list[Positions]:
         """Each client's rows without regard to what they are for; ``labels`` are those of all rows."""
-        stored = read(self.path, len(labels))
+        stored = read_partition(self.path, len(labels))
         if len(stored.clients) != clients:
             raise ConfigError(f"{self.path} is for {len(stored.clients)} clients.  Set clients to that.")
         return [np.sort(np.array(one.train + one.validation + one.test, np.int64)) for one in stored.clients]

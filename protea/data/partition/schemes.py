@@ -1,4 +1,4 @@
-"""The functions of ``protea.data.partition.dealing`` as settings: ``partition = { kind = "iid" }``."""
+"""The functions of ``protea.data.partition.algorithms`` as settings: ``partition = { kind = "iid" }``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy.typing as npt
 from pydantic import PositiveFloat, PositiveInt
 
 from protea.core.errors import ConfigError
-from protea.data.partition import dealing
-from protea.data.partition.dealing import Dialect, Positions
+from protea.data.partition import algorithms
+from protea.data.partition.algorithms import Dialect, Positions
 
 Array = npt.NDArray[Any]
 
@@ -22,7 +22,7 @@ class Partition(Protocol):
 @dataclass(frozen=True)
 class Iid:
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
-        return dealing.iid(labels, clients, seed=seed)
+        return algorithms.iid(labels, clients, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Dirichlet:
     by_key: bool | None = None  # None, for no, is not written into settings
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
-        return dealing.dirichlet(
+        return algorithms.dirichlet(
             labels,
             clients,
             alpha=self.alpha,
             seed=seed,
             dialect=self.dialect,
             least=self.least,
-            keys=known(keys, "dirichlet, by_key") if self.by_key else None,
+            keys=require_keys(keys, "dirichlet, by_key") if self.by_key else None,
         )
 
 
@@ -53,7 +53,7 @@ class Pathological:
     balanced: bool = False
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
-        return dealing.pathological(
+        return algorithms.pathological(
             labels,
             clients,
             classes_per_client=self.classes_per_client,
@@ -68,7 +68,7 @@ class Shards:
     shards_per_client: PositiveInt = 2
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
-        return dealing.shards(labels, clients, shards_per_client=self.shards_per_client, seed=seed)
+        return algorithms.shards(labels, clients, shards_per_client=self.shards_per_client, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Quantity:
     least: PositiveInt | None = None
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
-        return dealing.quantity(labels, clients, alpha=self.alpha, seed=seed, least=self.least)
+        return algorithms.quantity(labels, clients, alpha=self.alpha, seed=seed, least=self.least)
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class ByKey:
     """One client per user, site or patient of the source."""
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
-        return dealing.by_key(known(keys, "by-key"), clients, seed=seed)
+        return algorithms.by_key(require_keys(keys, "by-key"), clients, seed=seed)
 
 
-def known(keys: Array | None, where: str) -> Array:
+def require_keys(keys: Array | None, where: str) -> Array:
     if keys is None:
         raise ConfigError(
             f"{where}: this source does not say whose each sample is.\n"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from protea.config.sections import Split
-from protea.data.partition.dealing import Positions
+from protea.data.partition.algorithms import Positions
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Share:
     test: Tensor
 
 
-def split(
+def split_positions(
     labels: npt.NDArray[Any],
     settings: Split,
     random: np.random.Generator,

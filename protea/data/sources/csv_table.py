@@ -50,7 +50,7 @@ class Csv:
     missing: Literal["refuse", "drop"] = "refuse"
 
     def load(self) -> Dataset:
-        path = files.own(self.path)
+        path = files.user_path(self.path)
         header, rows = self.rows(path)
         if self.text is not None and (self.features is not None or self.standardise):
             raise DataError(f"{path}: samples are texts ({self.text!r}) or numbers (features, standardise), not both.")
@@ -68,8 +68,8 @@ class Csv:
         rows = self.complete(path, rows, place, named, features)
         marked = [self.split is not None and row[place[self.split]].strip() in self.test for _, row in rows]
         rows = [rows[i] for i in sorted(range(len(rows)), key=lambda i: marked[i])]  # test rows are last
-        y, names = convert.labels([row[place[self.label]].strip() for _, row in rows])
-        keys = convert.numbered([row[place[self.key]].strip() for _, row in rows]) if self.key else None
+        y, names = convert.to_labels([row[place[self.label]].strip() for _, row in rows])
+        keys = convert.number_keys([row[place[self.key]].strip() for _, row in rows]) if self.key else None
         x: Tensor | Texts
         if self.text is not None:
             x = Texts.of(row[place[self.text]] for _, row in rows)
@@ -92,14 +92,14 @@ class Csv:
             if lacking is None:
                 found.append((line, row))
             elif self.missing == "refuse":
-                raise missing(path, line, lacking)
+                raise missing_value(path, line, lacking)
         if not found:
             raise DataError(f"{path} has no row in which nothing is missing.")
         return found
 
     def numbers(self, path: Path, rows: list[Row], place: Mapping[str, int], features: Sequence[str]) -> Tensor:
         x = np.array(
-            [[number(row[place[name]], path, line, name) for name in features] for line, row in rows],
+            [[parse_number(row[place[name]], path, line, name) for name in features] for line, row in rows],
             np.float64,
         )
         if self.standardise:
@@ -111,7 +111,7 @@ class Csv:
         """The column names, and each row with the number of its line."""
         csv.field_size_limit(LONGEST)
         try:
-            text = files.content(path).decode(self.encoding).removeprefix("\ufeff")
+            text = files.read_content(path).decode(self.encoding).removeprefix("\ufeff")
             reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter, strict=True)
             header = [name.strip() for name in next(reader, [])]
             rows = [(reader.line_num, row) for row in reader if row]
@@ -119,7 +119,7 @@ class Csv:
             raise DataError(f"{path}: there is no encoding {self.encoding!r}.  utf-8 and latin-1 are two.") from error
         except (UnicodeDecodeError, csv.Error) as error:
             raise DataError(
-                f"{path} is not a table in {self.encoding} text: {what(error)}.\n"
+                f"{path} is not a table in {self.encoding} text: {reason(error)}.\n"
                 f'  If it has another encoding, say so: encoding = "latin-1".'
             ) from error
         if not rows:
@@ -132,14 +132,14 @@ class Csv:
         return header, rows
 
 
-def number(cell: str, path: Path, line: int, column: str) -> float:
+def parse_number(cell: str, path: Path, line: int, column: str) -> float:
     if cell.strip().lower() in MISSING:
-        raise missing(path, line, column)
+        raise missing_value(path, line, column)
     try:
         value = float(cell)
     except ValueError:
         raise DataError(
-            f"{path}, line {line}, column {column!r}: {shown(cell)} is not a number.\n"
+            f"{path}, line {line}, column {column!r}: {shown_cell(cell)} is not a number.\n"
             f"  Leave the column out by naming the others in features, write categories as numbers, or name it as text."
         ) from None
     if not math.isfinite(value):
@@ -147,18 +147,18 @@ def number(cell: str, path: Path, line: int, column: str) -> float:
     return value
 
 
-def missing(path: Path, line: int, column: str) -> DataError:
+def missing_value(path: Path, line: int, column: str) -> DataError:
     return DataError(
         f"{path}, line {line}, column {column!r}: the value is missing.\n"
         f'  Fill it in, or leave such lines out (missing = "drop"), or the column, by naming the others in features.'
     )
 
 
-def shown(cell: str) -> str:
+def shown_cell(cell: str) -> str:
     """A word; more may be what somebody wrote of a patient."""
     return repr(cell) if len(cell) < 20 and " " not in cell.strip() else f"a cell of {len(cell)} characters"
 
 
-def what(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """What is wrong, without the bytes or words it was found in: these may be a patient's."""
     return f"byte {error.start} does not fit" if isinstance(error, UnicodeDecodeError) else str(error)

@@ -70,8 +70,8 @@ class MimicBHC:
     seed: int = 1
 
     def load(self) -> Dataset:
-        notes, discharges = files.own(self.notes), files.own(self.discharges)
-        where = dispositions(files.own(self.admissions))
+        notes, discharges = files.user_path(self.notes), files.user_path(self.discharges)
+        where = dispositions(files.user_path(self.admissions))
         admission = {note: (subject, stay) for _, (note, subject, stay) in rows(discharges, LINKS)}
         texts: dict[int, str] = {}
         labels: list[str] = []
@@ -94,11 +94,11 @@ class MimicBHC:
             raise DataError(
                 f"{notes}: no note is of an admission for which {self.admissions} has a discharge_location."
             )
-        keys = convert.numbered(patients)
+        keys = convert.number_keys(patients)
         order = Streams(self.seed).at("mimic").numpy("held out").permutation(int(keys.max()) + 1)
         held = np.isin(keys.numpy(), order[: round(self.held_out * len(order))])
         last = np.argsort(held, kind="stable")  # test rows are last
-        y, names = convert.labels(np.array(labels)[last], CLASSES)
+        y, names = convert.to_labels(np.array(labels)[last], CLASSES)
         found = Texts.of(texts.pop(row) for row in last.tolist())  # each is let go once it is packed
         return Dataset(found, y, names, int(held.sum()), keys[last])
 

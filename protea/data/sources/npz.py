@@ -28,10 +28,10 @@ class Npz:
     def load(self) -> Dataset:
         fields = self.fields()
         names = fields.pop("names", None)
-        return convert.dataset(**fields, names=None if names is None else names.tolist(), tokens=self.tokens)
+        return convert.to_dataset(**fields, names=None if names is None else names.tolist(), tokens=self.tokens)
 
     def fields(self) -> dict[str, Any]:
-        path = files.own(self.path)
+        path = files.user_path(self.path)
         if path.is_file() and not zipfile.is_zipfile(path) and path.suffix != ".npy":
             raise DataError(f"{path} is damaged or not an .npz file.  Save with numpy.savez(path, x=..., y=...).")
         try:

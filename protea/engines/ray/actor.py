@@ -16,6 +16,7 @@ from ray import cloudpickle
 
 from protea.clients.state_files import path_of
 from protea.clients.worker import Worker
+from protea.core.files import write_part
 from protea.engines.messages import job_from_bytes, reply_to_bytes
 
 
@@ -48,12 +49,7 @@ class Seat:
 
     def write(self, name: str, part: bytes, last: bool) -> None:
         """One more part of a file in that folder."""
-        path = self.folder / name
-        partial = path.with_name(f".{name}.partial")
-        with partial.open("ab") as file:
-            file.write(part)
-        if last:
-            partial.replace(path)
+        write_part(self.folder / name, part, last=last)
 
     def open(self, plan: bytes, folder: Path) -> str:
         """Make the worker; what went wrong, if anything did."""

@@ -49,14 +49,16 @@ class Guests:
 _GUESTS = TypeAdapter(Guests)
 
 
-class Home:
+class CoordinatorDirectory:
     """A coordinator's directory, new or old."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, task: Task, host: str, port: int, tls: bool, public: bytes | None = None) -> Home:
+    def create(
+        cls, path: Path, task: Task, host: str, port: int, tls: bool, public: bytes | None = None
+    ) -> CoordinatorDirectory:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigError(f"{path} exists and is not an empty directory.  Choose another one.")
         if tls:
@@ -72,12 +74,12 @@ class Home:
         keys.write_private(path / "keys" / "coordinator.key", keys.Signer.make())
         if public is not None:
             write_bytes(path / "public.safetensors", public)
-        write_text(path / "task.toml", tasks.dump(task))
+        write_text(path / "task.toml", tasks.task_to_toml(task))
         home._write(Guests(host, port, tls))
         return home
 
     @classmethod
-    def open(cls, path: Path) -> Home:
+    def open(cls, path: Path) -> CoordinatorDirectory:
         home = cls(path)
         if not (path / "federation.json").is_file():
             raise ConfigError(
@@ -88,7 +90,7 @@ class Home:
 
     @property
     def task(self) -> Task:
-        return tasks.load(self.path / "task.toml")
+        return tasks.load_task(self.path / "task.toml")
 
     @property
     def guests(self) -> Guests:
@@ -148,7 +150,7 @@ class Home:
             if site.removed:
                 continue
             old = self.path / "bundles" / f"{site.name}.protea"
-            private = bundles.read(old).get("site.key") if old.exists() else None
+            private = bundles.read_bundle(old).get("site.key") if old.exists() else None
             if guests.tls:
                 private = private or keys.make_site_key()[0]
                 known = replace(site, key=keys.public_of_site(private).decode())
@@ -161,8 +163,10 @@ class Home:
         """Sites whose bundles have another task than there is now."""
         now, sites = self.task.mark(), [site.name for site in self.guests.sites if not site.removed]
         places = {name: self.path / "bundles" / f"{name}.protea" for name in sites}
-        tasks_of = {name: bundles.read(path)["task.toml"].decode() for name, path in places.items() if path.exists()}
-        return [name for name, text in tasks_of.items() if tasks.parse(text, name).mark() != now]
+        tasks_of = {
+            name: bundles.read_bundle(path)["task.toml"].decode() for name, path in places.items() if path.exists()
+        }
+        return [name for name, text in tasks_of.items() if tasks.parse_task(text, name).mark() != now]
 
     def _bundle(self, guests: Guests, name: str, number: int, private: bytes | None) -> Path:
         host = f"[{guests.host}]" if ":" in guests.host else guests.host  # IPv6
@@ -175,7 +179,7 @@ class Home:
         (self.path / "bundles").mkdir(exist_ok=True)
         (self.path / "bundles").chmod(0o700)
         path = self.path / "bundles" / f"{name}.protea"
-        keys.write_private(path, bundles.pack(invitation, files))
+        keys.write_private(path, bundles.pack_bundle(invitation, files))
         return path
 
     def remove(self, name: str) -> None:

@@ -22,7 +22,7 @@ from protea.engines.messages import readable
 from protea.federation.jobs import Reply
 from protea.federation.loop import Federation
 from protea.federation.record import Record
-from protea.network.coordinator.directory import Home, Invited
+from protea.network.coordinator.directory import CoordinatorDirectory, Invited
 from protea.network.coordinator.status import Guest, Show, Status
 from protea.network.public_data import public_samples
 from protea.network.task import new_server
@@ -40,7 +40,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class Coordinator:
     """Serves a federation from its directory."""
 
-    def __init__(self, home: Home, show: Show, listen: str | None = None, carrier: Carrier | None = None) -> None:
+    def __init__(
+        self, home: CoordinatorDirectory, show: Show, listen: str | None = None, carrier: Carrier | None = None
+    ) -> None:
         self.home, self.show, self.task, self.carrier = home, show, home.task, carrier
         guests = home.guests
         self.listen = listen or ("0.0.0.0" if guests.tls else "127.0.0.1")
@@ -289,4 +291,4 @@ class Coordinator:
 
 def serve(path: Path, show: Show, listen: str | None = None) -> dict[str, Any]:
     """Serve the federation in a directory to its end."""
-    return Coordinator(Home.open(path), show, listen).serve()
+    return Coordinator(CoordinatorDirectory.open(path), show, listen).serve()

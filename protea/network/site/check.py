@@ -17,10 +17,10 @@ from protea.core.server import Server
 from protea.engines.messages import job_to_bytes, reply_from_bytes
 from protea.federation.jobs import Job, Reply, Task
 from protea.federation.uploads import checked
-from protea.models.architectures import parameters
+from protea.models.architectures import count_parameters
 from protea.network.site.directory import Site
 from protea.network.site.service import discreet
-from protea.network.task import started
+from protea.network.task import started_server
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def trial(path: Path) -> Trial:
     sizes: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
         station = Station(worker, Path(folder))
-        server = started(task, site.public())
+        server = started_server(task, site.public())
         server.round = 1
         asked: list[Task] = ["train", "evaluate"] if site.settings.report else ["train"]
         for what in asked:
@@ -86,7 +86,7 @@ def trial(path: Path) -> Trial:
         id=site.id,
         task=f"{type(task.method).__name__}, {task.rounds} rounds, {len(task.classes)} classes",
         model=client.model.name,
-        parameters=sum(parameters(client.model).values()),
+        parameters=sum(count_parameters(client.model).values()),
         train=len(client.train),
         validation=len(client.validation or ()),
         test=len(client.test or ()),

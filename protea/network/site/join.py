@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from protea.core.errors import ProteaError
-from protea.core.files import locked
+from protea.core.files import hold_lock
 from protea.engines.flower.node import Node, attend
 from protea.network.site.directory import Site
 from protea.network.site.service import Desk, noted
@@ -34,7 +34,7 @@ def join(path: Path, tell: Tell) -> None:
     """Take part in a federation until interrupted."""
     site = Site(path)
     taken = f"{path} takes part already, in another process.  Stop that one first."
-    with locked(path / ".lock", taken):
+    with hold_lock(path / ".lock", taken):
         site.ended.unlink(missing_ok=True)
         site.restored().client(site.id)  # what is wrong with model, data or state is said now
         invitation = site.bundle.invitation
@@ -146,7 +146,7 @@ def serve(path: str, address: str, parent: str) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     site = Site(Path(path))
     taken = f"{path} has a client process already, which has not ended yet."
-    with locked(site.path / ".client.lock", taken):
+    with hold_lock(site.path / ".client.lock", taken):
         desk = Desk(site)
         desk.station.tidy()
         attend(address, site.path / "flower", desk.handle)

@@ -20,12 +20,12 @@ from typing import Any
 
 from protea.clients.durable import Station
 from protea.core.errors import ClientError, PayloadError
-from protea.core.files import named, write_text
+from protea.core.files import naming_file, write_text
 from protea.core.payload import Named, from_bytes, nbytes, shortened, to_bytes
 from protea.engines.messages import job_from_bytes, joined, parted, reply_from_bytes, reply_to_bytes
 from protea.federation.jobs import Reply
 from protea.network.site.directory import Site
-from protea.network.trust.keys import opened
+from protea.network.trust.keys import verified
 
 TRACE = "Traceback (most recent call last):"
 SHORT = 1000  # characters; what is longer is not of Protea's own making
@@ -66,7 +66,7 @@ class Desk:
             raise
 
     def _answer(self, kind: str, message: bytes) -> bytes:
-        message = opened(kind, message, self.site.bundle.coordinator)
+        message = verified(kind, message, self.site.bundle.coordinator)
         match kind:
             case "hello":
                 _, about = from_bytes(message)
@@ -158,7 +158,7 @@ class Audit:
             "bytes": len(message),
             "blake2b": hashlib.blake2b(message, digest_size=16).hexdigest(),
         }
-        with named(self.path), self.path.open("ab+") as file:
+        with naming_file(self.path), self.path.open("ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read() != b"\n":

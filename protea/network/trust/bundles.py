@@ -50,7 +50,7 @@ class Bundle:
 
     @property
     def task(self) -> Task:
-        return tasks.load(self.folder / "task.toml")
+        return tasks.load_task(self.folder / "task.toml")
 
     @property
     def coordinator(self) -> bytes:
@@ -70,7 +70,7 @@ class Bundle:
         return path if path.exists() else None
 
 
-def pack(invitation: Invitation, files: dict[str, bytes]) -> bytes:
+def pack_bundle(invitation: Invitation, files: dict[str, bytes]) -> bytes:
     """The bundle as bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -79,7 +79,7 @@ def pack(invitation: Invitation, files: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def read(path: Path) -> dict[str, bytes]:
+def read_bundle(path: Path) -> dict[str, bytes]:
     """The files in a bundle; :class:`ConfigError` for what is none."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -99,17 +99,17 @@ def read(path: Path) -> dict[str, bytes]:
     needed = {"task.toml", "coordinator.pub"} | ({"ca.crt", "site.key"} if invitation.tls else set())
     if missing := sorted(needed - files.keys()):
         raise ConfigError(f"{path} is not whole: {missing[0]} is missing.")
-    check(files, str(path))
+    check_bundle(files, str(path))
     return files
 
 
-def check(files: dict[str, bytes], where: str) -> None:
+def check_bundle(files: dict[str, bytes], where: str) -> None:
     """:class:`ConfigError` for files that a site could not use, and would find out later."""
     try:
         text = files["task.toml"].decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: task.toml is not text: {error}") from error
-    tasks.parse(text, f"{where}: task.toml")
+    tasks.parse_task(text, f"{where}: task.toml")
     try:
         coordinator_key(files["coordinator.pub"])
         if "site.key" in files:
@@ -120,9 +120,9 @@ def check(files: dict[str, bytes], where: str) -> None:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def unpack(path: Path, folder: Path) -> Bundle:
+def open_bundle(path: Path, folder: Path) -> Bundle:
     """Open a bundle into a site's directory.  What is not part of one is refused before anything is written."""
-    files = read(path)
+    files = read_bundle(path)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     for name in sorted(files, key=lambda name: (name == "bundle.json", name)):  # that one says that all are there

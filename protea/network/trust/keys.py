@@ -126,7 +126,7 @@ def _signed(kind: str, message: bytes) -> bytes:
     return kind.encode() + b"\0" + message
 
 
-def opened(kind: str, message: bytes, public: bytes) -> bytes:
+def verified(kind: str, message: bytes, public: bytes) -> bytes:
     """What was signed, if the coordinator has signed it as that kind; :class:`PayloadError` if not."""
     try:
         coordinator_key(public).verify(message[:SIGNATURE], _signed(kind, message[SIGNATURE:]))

@@ -26,7 +26,7 @@ Dialect = Literal["protea", "pfllib"]
 
 def iid(labels: Labels, clients: int, *, seed: int) -> list[Positions]:
     """Shuffled and cut into even pieces."""
-    labels = checked(labels, clients)
+    labels = checked_labels(labels, clients)
     return in_order(np.array_split(stream(seed).permutation(len(labels)), clients))
 
 
@@ -56,7 +56,7 @@ def dirichlet(
     its commonest label; ``least`` then counts keys.
     """
     if keys is not None:
-        owner, commonest = by_commonest(labels, keys)
+        owner, commonest = commonest_labels(labels, keys)
         if (needed := clients * (least or 1)) > len(commonest):
             raise ConfigError(
                 f"dirichlet: {clients} clients with at least {least or 1} keys each need {needed}; there are "
@@ -66,7 +66,7 @@ def dirichlet(
         return [np.flatnonzero(np.isin(owner, part)) for part in dealt]
     if least is None:
         least = 1 if dialect == "pfllib" else usual_least(labels, clients)
-    labels = checked(labels, clients, least, alpha, dialect)
+    labels = checked_labels(labels, clients, least, alpha, dialect)
     if dialect == "pfllib":
         return pfllib.dirichlet(labels, clients, alpha, least, legacy_stream(seed))
     random = stream(seed)
@@ -98,7 +98,7 @@ def pathological(
     to tenfold.  ``protea`` mixes the classes at random and keeps the number of classes exactly;
     ``pfllib`` deals them out in blocks, as PFLlib and HtFLlib do.
     """
-    labels = checked(labels, clients, dialect=dialect)
+    labels = checked_labels(labels, clients, dialect=dialect)
     names, sizes = np.unique(labels, return_counts=True)
     slots = clients * classes_per_client
     if not 1 <= classes_per_client <= len(names):
@@ -141,7 +141,7 @@ def shards(labels: Labels, clients: int, *, shards_per_client: int, seed: int) -
     """Sorted by label, cut into even shards, and these dealt out at random (McMahan et al., 2017)."""
     if shards_per_client < 1:
         raise ConfigError(f"shards: shards_per_client is {shards_per_client}; it must be at least 1.")
-    labels = checked(labels, clients, shards_per_client)
+    labels = checked_labels(labels, clients, shards_per_client)
     random = stream(seed)
     order = random.permutation(len(labels))
     pieces = np.array_split(order[np.argsort(labels[order], kind="stable")], clients * shards_per_client)
@@ -152,7 +152,7 @@ def shards(labels: Labels, clients: int, *, shards_per_client: int, seed: int) -
 def quantity(labels: Labels, clients: int, *, alpha: float, seed: int, least: int | None = None) -> list[Positions]:
     """Client sizes drawn from Dirichlet(alpha), labels alike everywhere; ``least`` as in ``dirichlet``."""
     least = usual_least(labels, clients) if least is None else least
-    labels = checked(labels, clients, least, alpha)
+    labels = checked_labels(labels, clients, least, alpha)
     random = stream(seed)
     sizes = portions(len(labels), random.dirichlet(np.full(clients, alpha)))
     parts = np.split(random.permutation(len(labels)), np.cumsum(sizes)[:-1])
@@ -165,7 +165,7 @@ def by_key(keys: Labels, clients: int, *, seed: int) -> list[Positions]:
     With as many keys as clients, client i has the i-th key in sorted order.  With more, each
     key, largest first, goes to the client that has least so far.
     """
-    keys = checked(keys, clients)
+    keys = checked_labels(keys, clients)
     names, index, sizes = np.unique(keys, return_inverse=True, return_counts=True)
     if len(names) < clients:
         raise ConfigError(
@@ -182,10 +182,10 @@ def by_key(keys: Labels, clients: int, *, seed: int) -> list[Positions]:
     return [np.flatnonzero(owner[index] == client) for client in range(clients)]
 
 
-def by_commonest(labels: Labels, keys: Labels) -> tuple[Positions, npt.NDArray[Any]]:
+def commonest_labels(labels: Labels, keys: Labels) -> tuple[Positions, npt.NDArray[Any]]:
     """The number of each sample's key, and of each key the label that most of its samples have."""
-    owner = np.unique(checked(keys, 1), return_inverse=True)[1]
-    names, codes = np.unique(checked(labels, 1), return_inverse=True)
+    owner = np.unique(checked_labels(keys, 1), return_inverse=True)[1]
+    names, codes = np.unique(checked_labels(labels, 1), return_inverse=True)
     if len(owner) != len(codes):
         raise ConfigError(f"partition: {len(codes)} labels but {len(owner)} keys; each sample needs one of both.")
     counts = np.zeros((owner.max() + 1, len(names)), np.int64)
@@ -203,7 +203,7 @@ def legacy_stream(seed: int) -> np.random.RandomState:
     return np.random.RandomState(seed)
 
 
-def checked(
+def checked_labels(
     labels: Labels, clients: int, least: int = 1, alpha: float = 1.0, dialect: Dialect = "protea"
 ) -> npt.NDArray[Any]:
     """The labels as an array, if each of the clients can have ``least`` of the samples."""
