@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
 from protea.config.registry import table
 from protea.core.errors import ConfigError, PluginError, nearest
 from protea.core.method import Needs
+from protea.core.ranges import Fraction
 
 AdapterKind = Literal["pool", "linear", "projector"]
 MemberEntry = str | dict[str, Any]
@@ -82,7 +83,7 @@ class Models:
     members: tuple[MemberEntry, ...] = ()
     dim: PositiveInt = 512
     adapter: AdapterKind = "pool"
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # of the projector
+    dropout: Fraction = 0.1  # of the projector
     server: str | None = None  # architecture of a server model, for methods that have one
     channels_last: Literal["auto", "measure"] | tuple[str, ...] = "auto"  # see docs/performance.md
 

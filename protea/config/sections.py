@@ -18,9 +18,7 @@ from protea.core.augment import Augment
 from protea.core.choices import choice_of, list_of
 from protea.core.errors import ConfigError
 from protea.core.method import Needs
-
-Rate = Annotated[float, Field(ge=0, le=1)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+from protea.core.ranges import Fraction, Proportion
 
 
 @dataclass(frozen=True)
@@ -135,8 +133,8 @@ class Faults:
     Rates are of one round: one for all clients, or a list with one for each.
     """
 
-    dropout: Rate | tuple[Rate, ...] = 0.0  # hears nothing of the round, and does not train
-    late: Rate | tuple[Rate, ...] = 0.0  # trains, and its upload comes when the round is over
+    dropout: Proportion | tuple[Proportion, ...] = 0.0  # hears nothing of the round, and does not train
+    late: Proportion | tuple[Proportion, ...] = 0.0  # trains, and its upload comes when the round is over
 
     def check(self, clients: int) -> None:
         """Refuse lists of rates that do not have one for each client."""

@@ -14,7 +14,7 @@ from protea.core.payload import Payload
 from protea.core.weights import Weights
 
 Matrices = Literal["rows", "kernels"]
-Rule = Literal["enough", "code"]
+RankRule = Literal["enough", "code"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class LowRank(Payload):
     right: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, weights: Weights, energy: float, matrices: Matrices = "rows", rule: Rule = "enough") -> Self:
+    def of(cls, weights: Weights, energy: float, matrices: Matrices = "rows", rule: RankRule = "enough") -> Self:
         """Compress weights: keep so many singular values that their squares have the share ``energy`` of the sum.
 
         A tensor with more than two axes is one matrix with a row for each output, or
@@ -82,7 +82,7 @@ def spectrum(matrix: Tensor) -> tuple[Tensor, Tensor, bool]:
     return values.flip(-1).clamp(min=0).sqrt(), vectors.flip(-1), wide
 
 
-def rank_for_energy(singular: Tensor, energy: float, rule: Rule = "enough") -> int:
+def rank_for_energy(singular: Tensor, energy: float, rule: RankRule = "enough") -> int:
     """Return how many singular values, largest first, have the share ``energy`` of the sum of squares; at least one.
 
     For a stack of matrices the sums over them count.  ``code`` is the rule of the reference code: the

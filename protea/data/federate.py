@@ -19,7 +19,7 @@ from protea.data.partition.file import PartitionFile
 from protea.data.partition.schemes import Partition
 from protea.data.partition.split import Share, split_positions
 
-Pool = Literal["train", "all"]
+PooledParts = Literal["train", "all"]
 
 
 def federate(
@@ -29,7 +29,7 @@ def federate(
     *,
     seed: int,
     split: Split | None = None,
-    pool: Pool = "train",
+    pool: PooledParts = "train",
     samples: int | None = None,
     public: int = 0,
 ) -> Federated:

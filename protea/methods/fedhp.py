@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Payload, Prototypes, Server, Upload
+from protea.core.ranges import Fraction
 from protea.models.nearest import Nearest, nearest_head
 
 
@@ -38,7 +39,7 @@ class FedHP(Method[PrototypesAndAnchors, Prototypes]):
     average: Literal["shares", "literal"] = "shares"  # of clients, by a class's share in their samples; see the docs
     anchor_steps: PositiveInt = 1000
     anchor_lr: PositiveFloat = 0.1
-    anchor_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    anchor_momentum: Fraction = 0.9
     answer: Literal["own", "global"] = "own"  # the prototypes that a client trained last, or the average
 
     family = "class vectors"

@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Server, Upload, Weights, losses
-from protea.core.lowrank import LowRank, Matrices, Rule
+from protea.core.lowrank import LowRank, Matrices, RankRule
 
 Energy = Annotated[float, Field(gt=0, le=1)]
 
@@ -33,7 +33,7 @@ class FedKD(Method[LowRank, LowRank]):
     strongest: PositiveFloat = 10.0  # largest weight of teaching, of models that are sure; the paper has no limit
     teaching: losses.Teaching = "apart"  # joint: HtFLlib's, models get gradients of both losses
     matrices: Matrices = "rows"  # a convolution is one matrix, or as many as it has kernels
-    rule: Rule = "enough"  # for the rank; the reference code's makes zeros of matrices that need full rank
+    rule: RankRule = "enough"  # for the rank; the reference code's makes zeros of matrices that need full rank
 
     family = "second model"
     exchanges = "a small shared model, compressed"

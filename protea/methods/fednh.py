@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, SplitModel, Upload, Weights
 from protea.core.method import Average, upload_weights
+from protea.core.ranges import Proportion
 from protea.models.nearest import Nearest, nearest_head
 
 
@@ -32,7 +33,7 @@ class BodyAndPrototypes(Payload):
 class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
     """Algorithm 1.  ``smoothing`` is the paper's rho: what remains of a prototype in a round."""
 
-    smoothing: Annotated[float, Field(ge=0, le=1)] = 0.9
+    smoothing: Proportion = 0.9
     scale: PositiveFloat = 1.0  # the paper's s, of cosines to scores; where it starts, if it learns: slowly, from 1
     scale_learns: bool = True
     average: Average = "uniform"  # of models; prototypes count by their samples

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from protea import Client, Method, Needs, Prototypes, Server, Upload, geometry
 from protea.core.errors import ClientError
+from protea.core.ranges import Fraction
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class FedPAGR(Method[Prototypes, Prototypes]):
     margin: Annotated[float, Field(ge=-1, le=1)] = 0.3  # largest cosine of two classes that is left alone
     steps: NonNegativeInt = 5  # of refinement, per round
     lr: PositiveFloat = 0.01  # of refinement
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of refinement
+    momentum: Fraction = 0.9  # of refinement
     classifier: Literal["trained", "fixed"] = "trained"  # between two anchorings
     pairs: geometry.Pairs = "dense"  # sparse: faster with very many classes
 

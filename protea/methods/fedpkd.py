@@ -25,10 +25,9 @@ from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, l
 from protea.core.client import EVALUATION_BATCH
 from protea.core.errors import PayloadError
 from protea.core.public_answers import check_rows, select_public, weighted_mean
+from protea.core.ranges import Proportion
 from protea.core.split_model import SplitModel
 from protea.core.training import Training
-
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -54,14 +53,14 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
 
     pull: NonNegativeFloat = 0.5
     distance: losses.Distance = "mse"  # of features to prototypes, on clients and server
-    soft: Share = 0.5  # weight of the server's scores against its pseudo labels, in the public phase
+    soft: Proportion = 0.5  # weight of the server's scores against its pseudo labels, in the public phase
     kl: Literal["forward", "reverse"] = "forward"  # on clients: KL(teacher || student), or as Eq. 14 prints it
     temperature: PositiveFloat = 1.0  # of both distillations
     public_epochs: NonNegativeInt | None = None  # None: training.epochs; 0: no public phase
     average: Literal["count", "uniform"] = "count"  # of prototypes over clients
     weighting: Literal["variance", "uniform", "samples"] = "variance"  # of clients in the teacher
     keep: Annotated[float, Field(gt=0, le=1)] = 0.7  # of the public samples of a pseudo class
-    balance: Share = 0.5  # of teacher against prototypes, on the server
+    balance: Proportion = 0.5  # of teacher against prototypes, on the server
     server_epochs: PositiveInt = 10
     server_batch: PositiveInt = 32
     server_lr: PositiveFloat = 0.001

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from protea import Client, Prototypes, Server
 from protea.core.geometry import margins
+from protea.core.ranges import Proportion
 from protea.core.trainable_prototypes import TrainablePrototypes, train_prototypes
-from protea.methods.fedpkd import DualKnowledge, FedPKD, Share
+from protea.methods.fedpkd import DualKnowledge, FedPKD
 from protea.methods.fedtgp import widest_gap
 
 
@@ -38,7 +39,7 @@ class FedProtoKD(FedPKD):
     actp_batch: PositiveInt = 32
     actp_lr: PositiveFloat = 0.01
     selection: Literal["importance", "filter", "none"] = "importance"
-    closeness: Share = 0.5
+    closeness: Proportion = 0.5
     steepness: PositiveFloat = 10.0
     sigmoid_of: Literal["distance", "inverse"] = "distance"  # as printed, the inverse, far samples count more
     inverse: Literal["relative", "raw"] = "relative"  # distances: as shares of the largest, or as they are

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Payload, Prototypes, Server, Upload, losses
 from protea.core.geometry import margins
 from protea.core.prototypes import Collector, Weighting
+from protea.core.ranges import Proportion
 from protea.core.trainable_prototypes import contrast
 
 Margin = Literal["nearest", "mean", "literal"]
@@ -47,7 +48,7 @@ class FedSA(Method[AnchorsAndMeans, Prototypes]):
     contrast: NonNegativeFloat = 1.0
     calibration: NonNegativeFloat = 1.0
     embedding: bool = True  # anchors are projected, once
-    decay: Annotated[float, Field(ge=0, le=1)] = 0.9999
+    decay: Proportion = 0.9999
     margin: Margin = "nearest"  # between prototypes, how it is averaged
     taken: Literal["after", "during"] = "after"  # training, are local prototypes
     average: Weighting = "uniform"  # over clients

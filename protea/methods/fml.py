@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor
 
 from protea import Client, Method, Server, Upload, Weights, losses
 from protea.core.method import Average, upload_weights
-
-Share = Annotated[float, Field(ge=0, le=1)]
+from protea.core.ranges import Proportion
 
 
 @dataclass(frozen=True)
@@ -30,8 +27,8 @@ class FML(Method[Weights, Weights]):
     models get gradients of both losses; ``apart`` is the authors': teachers get none.
     """
 
-    alpha: Share = 0.5
-    beta: Share = 0.5
+    alpha: Proportion = 0.5
+    beta: Proportion = 0.5
     meme: str = "smallest"  # architecture; "smallest" takes the family's smallest
     average: Average = "uniform"
     teaching: losses.Teaching = "apart"

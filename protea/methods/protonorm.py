@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from protea import Client, Prototypes, Server, Upload, geometry
+from protea.core.ranges import Fraction
 from protea.methods.fedproto import FedProto
-
-Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class ProtoNorm(FedProto):
     scale: PositiveFloat = 10.0  # tuned to data and dim: the paper has 100 to 400 with dim 512
     alignment: Literal["thomson", "unit", "none"] = "thomson"
     first: Literal["nothing", "random"] = "nothing"  # what clients get in the first round
-    momentum: Share = 0.9
+    momentum: Fraction = 0.9
     lr: PositiveFloat = 0.1
     decay: Annotated[float, Field(gt=0, le=1)] = 0.95  # of lr
     every: PositiveInt = 10  # steps

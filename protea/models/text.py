@@ -15,7 +15,7 @@ from protea.core.errors import ConfigError
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]")
 
 
-class Words:
+class HashedWords:
     """A number for each word, by its checksum: no vocabulary that clients would have to agree on.
 
     0 stands for no word.  Two words in ``buckets`` may share a number.
@@ -44,7 +44,7 @@ class TextBody(nn.Module):
 
     def __init__(self, buckets: int, width: int, length: int) -> None:
         super().__init__()
-        self.view = Words(buckets, length)
+        self.view = HashedWords(buckets, length)
         self.words = nn.Embedding(buckets, width, padding_idx=0)
         with torch.no_grad():
             self.words.weight.mul_(0.1)  # so that words which were never trained say little

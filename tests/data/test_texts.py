@@ -16,7 +16,7 @@ from protea.data.mapped_file import read_mapped, write_mapped
 from protea.data.partition.split import Share
 from protea.data.texts import Texts
 from protea.data.views import Blank, view_samples, view_texts
-from protea.models.text import Words
+from protea.models.text import HashedWords
 
 SAID = ("a", "", "Grüße, 世界", "b c " * 500)
 
@@ -121,7 +121,7 @@ def test_models_of_texts_and_samples_of_numbers_do_not_go_together():
 
 
 def test_words_are_numbers_whatever_their_case_and_place():
-    words = Words(1000, 5)
+    words = HashedWords(1000, 5)
     first, second, empty = words(["Fever, and fever!", "and\n\nFEVER", " \t "]).tolist()
     assert first[0] == first[3] == second[1] and first[2] == second[0] and first[1] not in (0, first[0])
     assert first[4] != 0 and second[2:] == [0, 0, 0] and empty == [0] * 5
@@ -130,7 +130,7 @@ def test_words_are_numbers_whatever_their_case_and_place():
 
 def test_words_have_the_same_numbers_in_every_process():
     """By a checksum, not by Python's hash, which differs from process to process."""
-    assert Words(1000, 2)(["chest pain"]).tolist() == [[1 + 4215583671 % 999, 1 + 492519974 % 999]]
+    assert HashedWords(1000, 2)(["chest pain"]).tolist() == [[1 + 4215583671 % 999, 1 + 492519974 % 999]]
 
 
 def test_a_server_without_a_model_sees_nothing_of_a_text():

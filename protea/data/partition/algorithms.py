@@ -18,9 +18,9 @@ from torch import Tensor
 from protea.core.errors import ConfigError, nearest
 from protea.core.rng import Streams
 from protea.data.partition import pfllib
+from protea.data.partition.pfllib import Positions
 
 Labels = npt.NDArray[Any] | Tensor | Sequence[Any]
-Positions = npt.NDArray[np.int64]
 Dialect = Literal["protea", "pfllib"]
 
 

@@ -20,7 +20,7 @@ from protea.data import convert, files
 from protea.data.dataset import Dataset
 from protea.data.texts import Texts
 
-Row = tuple[int, list[str]]  # with the number of its line
+TableRow = tuple[int, list[str]]  # with the number of its line
 
 LONGEST = 1 << 27  # characters of a cell: a clinical note may be long
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
@@ -78,8 +78,13 @@ class Csv:
         return Dataset(x, y, names, sum(marked), keys)
 
     def complete(
-        self, path: Path, rows: list[Row], place: Mapping[str, int], named: Sequence[str], features: Sequence[str]
-    ) -> list[Row]:
+        self,
+        path: Path,
+        rows: list[TableRow],
+        place: Mapping[str, int],
+        named: Sequence[str],
+        features: Sequence[str],
+    ) -> list[TableRow]:
         """The rows that lack nothing that is needed; or an error at the first that does.
 
         Only of numbers a word can say that there is none: a class may be called "none".
@@ -97,7 +102,7 @@ class Csv:
             raise DataError(f"{path} has no row in which nothing is missing.")
         return found
 
-    def numbers(self, path: Path, rows: list[Row], place: Mapping[str, int], features: Sequence[str]) -> Tensor:
+    def numbers(self, path: Path, rows: list[TableRow], place: Mapping[str, int], features: Sequence[str]) -> Tensor:
         x = np.array(
             [[parse_number(row[place[name]], path, line, name) for name in features] for line, row in rows],
             np.float64,
@@ -107,7 +112,7 @@ class Csv:
             x = (x - x.mean(0)) / np.where(deviation > 0, deviation, 1)
         return torch.from_numpy(x.astype(np.float32))
 
-    def rows(self, path: Path) -> tuple[list[str], list[Row]]:
+    def rows(self, path: Path) -> tuple[list[str], list[TableRow]]:
         """The column names, and each row with the number of its line."""
         csv.field_size_limit(LONGEST)
         try:

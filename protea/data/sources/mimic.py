@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from protea.config.sections import Fraction
 from protea.core.errors import DataError
+from protea.core.ranges import Fraction
 from protea.core.rng import Streams
 from protea.data import convert, files
 from protea.data.dataset import Dataset
