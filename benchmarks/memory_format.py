@@ -22,7 +22,10 @@ from protea.models.maker import ModelMaker
 
 
 def ratio(architecture: str, shape: tuple[int, ...], batch: int, tries: int) -> float | None:
-    """Seconds of a step as torch has the weights, over seconds with the channels last."""
+    """Return seconds of a training step in torch's own format over seconds with the channels last: the median of tries.
+
+    ``None`` is for an architecture without convolutions.
+    """
     maker, member = ModelMaker(Models(dim=512), shape, 10), Member(architecture)
     x, y = torch.randn(batch, *shape), torch.arange(batch) % 10
     found = []
@@ -38,9 +41,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=10)
     parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--skip", default="", help="architectures to leave out, such as resnet101,resnet152")
     options = parser.parse_args()
     table, ratios = Table(architecture=22, side=5, ratio=8), dict[str, list[float]]()
-    for architecture in registry.table("architectures"):
+    skipped = options.skip.split(",")
+    for architecture in (name for name in registry.table("architectures") if name not in skipped):
         for shape in ((1, 28, 28), (3, 32, 32)):
             try:
                 found = ratio(architecture, shape, options.batch, options.tries)
@@ -50,7 +55,7 @@ def main() -> None:
                 ratios.setdefault(architecture, []).append(found)
                 table.add(architecture, shape[-1], found)
     print("channels last:", *sorted(name for name, each in ratios.items() if statistics.geometric_mean(each) > GAIN))
-    table.keep("memory_format", {"batch": options.batch, "tries": options.tries})
+    table.keep("memory_format", {"batch": options.batch, "tries": options.tries, "skip": options.skip})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ of classes are computed a block of rows at a time, so that memory grows with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,14 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protea.core import row_pairs
 from protea.core.prototypes import Prototypes
 
 Stop = Literal["tangential", "code"]
 Pairs = Literal["dense", "sparse"]
 
-BLOCK = 1 << 20  # numbers in a block of rows by all classes, or of pairs by dimensions
 APART = 0.1  # how far equal rows are moved before they repel each other
-SLACK = 0.01  # how much cosines may change before pairs are searched again
 
 
 def margins(vectors: Tensor, present: Tensor | None = None) -> Tensor:
@@ -36,7 +35,7 @@ def margins(vectors: Tensor, present: Tensor | None = None) -> Tensor:
     here = torch.ones(len(vectors), dtype=torch.bool, device=vectors.device) if present is None else present
     points = vectors[here]
     nearest = points.new_empty(len(points))
-    for rows, squares, _ in _squares(points):
+    for rows, squares, _ in row_pairs.squared_distances(points):
         nearest[rows] = squares.amin(1).sqrt()
     return vectors.new_full((len(vectors),), torch.inf).masked_scatter_(here, nearest)
 
@@ -60,7 +59,7 @@ def energy(vectors: Tensor) -> float:
     -0.6931
     """
     total = 0.0
-    for _, squares, _ in _squares(vectors):
+    for _, squares, _ in row_pairs.squared_distances(vectors):
         total -= float(squares.masked_fill_(squares.isinf(), 1.0).log_().sum()) / 4  # squared, and met twice
     return total
 
@@ -77,15 +76,17 @@ def forces(vectors: Tensor) -> Tensor:
     [[0.5, 0.0], [-0.5, 0.0]]
     """
     force = torch.empty_like(vectors)
-    for rows, squares, close in _squares(vectors):
+    for rows, squares, close in row_pairs.squared_distances(vectors):
         weights = squares.reciprocal_()
         if close.shape[1]:
             weights[close[0] - rows.start, close[1]] = 0.0
         stay = vectors[rows] * weights.sum(1, keepdim=True)
         torch.addmm(stay, weights, vectors, alpha=-1, out=force[rows])
-        for i, j in _chunks(close, vectors.shape[1]):  # a difference of two close products would be noise
+        for i, j in row_pairs.pair_chunks(close, vectors.shape[1]):  # a difference of two close products would be noise
             away = vectors[i] - vectors[j]
-            force.index_add_(0, i, away / _squared(away).clamp(min=torch.finfo(away.dtype).tiny).unsqueeze(1))
+            force.index_add_(
+                0, i, away / row_pairs.squared_lengths(away).clamp(min=torch.finfo(away.dtype).tiny).unsqueeze(1)
+            )
     return force
 
 
@@ -181,11 +182,11 @@ def refine(
     here = has_direction(start)
     point, toward = start[here], -sent[here]
     velocity = torch.zeros_like(point)
-    near = Neighbours(point, margin) if pairs == "sparse" else None
+    near = row_pairs.Neighbours(point, margin) if pairs == "sparse" else None
     for _ in range(steps):
         lengths = torch.linalg.vector_norm(point, dim=1, keepdim=True)
         u = point / lengths
-        pushed = _push(u, margin) if near is None else near.push(u)
+        pushed = row_pairs.push_above(u, margin) if near is None else near.push(u)
         slope = torch.add(toward, pushed, alpha=2 * weight)  # each pair is counted in both orders
         slope.addcmul_((slope * u).sum(1, keepdim=True), u, value=-1)  # lengths do not matter to the loss
         velocity.mul_(momentum).addcdiv_(slope, lengths)
@@ -220,60 +221,6 @@ def simplex(classes: int, dim: int, dtype: torch.dtype | None = None) -> Tensor:
     return rows
 
 
-class Neighbours:
-    """A list of the pairs of rows whose cosine may exceed ``margin``, searched anew only for rows that moved.
-
-    A cosine changes by no more than both its rows have moved.  So a pair whose cosine was below
-    ``margin - SLACK`` in the last search is still below the margin if neither row moved by ``SLACK / 2``.
-    """
-
-    def __init__(self, like: Tensor, margin: float) -> None:
-        self.margin = margin
-        self.looked_at = torch.full_like(like, torch.nan)  # where each row was when its pairs were searched
-        self.pairs: Tensor | None = torch.zeros(2, 0, dtype=torch.int64, device=like.device)
-
-    def push(self, u: Tensor) -> Tensor:
-        """Return for each unit row the sum of the rows whose cosine with it exceeds the margin, ``(classes, dim)``."""
-        self.update(u)
-        if self.pairs is None:
-            return _push(u, self.margin)
-        result = torch.zeros_like(u)
-        for i, j in _chunks(self.pairs, u.shape[1]):
-            above = (u[i] * u[j]).sum(1) > self.margin
-            i, j = i[above], j[above]
-            result.index_add_(0, i, u[j]).index_add_(0, j, u[i])
-        return result
-
-    def update(self, u: Tensor) -> None:
-        """Search the pairs of those rows again that moved by ``SLACK / 2`` or more."""
-        moved = ~(torch.linalg.vector_norm(u - self.looked_at, dim=1) < SLACK / 2)  # at first, all: nan is not less
-        if self.pairs is None or not moved.any():
-            return
-        self.looked_at[moved] = u[moved]
-        found = [self.pairs[:, ~moved[self.pairs].any(0)]]
-        order = torch.arange(len(u), device=u.device)
-        for rows in order[moved].split(_height(len(u))):
-            close = self.looked_at[rows] @ self.looked_at.T > self.margin - SLACK
-            close &= (order > rows.unsqueeze(1)) | ~moved  # of two that moved, once
-            i, j = close.nonzero(as_tuple=True)
-            found.append(torch.stack([rows[i], j]))
-            if sum(part.shape[1] for part in found) > len(u) ** 2 // 32:
-                self.pairs = None  # too many to be worth a list, for good
-                return
-        self.pairs = torch.cat(found, dim=1)
-
-
-def _push(u: Tensor, margin: float) -> Tensor:
-    """Return for each unit row the sum of the rows whose cosine with it exceeds the margin, from all pairs."""
-    result = torch.zeros_like(u)
-    for rows in _blocks(len(u)):
-        above = u[rows] @ u.T > margin
-        above.diagonal(rows.start).fill_(False)
-        if above.any():
-            torch.mm(above.to(u.dtype), u, out=result[rows])
-    return result
-
-
 def _residual(x: Tensor, force: Tensor) -> float:
     """Return the mean length of the forces along the sphere, as a share of their constant radial part."""
     if len(x) < 2:
@@ -296,7 +243,7 @@ def _unit_forces(x: Tensor, twos: Tensor | None) -> Tensor:
 
 def _twos(x: Tensor) -> Tensor | None:
     """Return the sum of squared lengths of each two unit rows, infinite on the diagonal; ``None`` if there are many."""
-    if not 0 < len(x) ** 2 <= BLOCK:
+    if not 0 < len(x) ** 2 <= row_pairs.BLOCK:
         return None
     return x.new_full((len(x), len(x)), 2.0).fill_diagonal_(torch.inf)
 
@@ -323,49 +270,3 @@ def _apart(x: Tensor) -> Tensor:
     x = x.clone()
     x[together] = F.normalize(x[together] + APART * F.normalize(noise, dim=1), dim=1)
     return x
-
-
-def _squares(x: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield blocks of rows, their squared distances to all rows (infinite to themselves), and the close pairs.
-
-    Distances come from products, |a|^2 + |b|^2 - 2 a.b, which loses digits where a and b are
-    close: for such pairs, ``(2, pairs)``, they are computed again from the differences.
-    """
-    x = x - x.mean(0)  # distances stay, and what cancels becomes smaller
-    lengths = _squared(x)
-    for rows in _blocks(len(x)):
-        both = lengths[rows].unsqueeze(1) + lengths
-        squares = torch.addmm(both, x[rows], x.T, alpha=-2)
-        squares.diagonal(rows.start).fill_(torch.inf)
-        close = (squares <= torch.finfo(x.dtype).eps ** 0.5 * both).nonzero().T
-        if not close.shape[1]:
-            yield rows, squares, close
-            continue
-        close[0] += rows.start
-        for a, b in _chunks(close, x.shape[1]):
-            squares[a - rows.start, b] = _squared(x[a] - x[b])
-        yield rows, squares, close
-
-
-def _squared(x: Tensor) -> Tensor:
-    """Return the squared length of each row."""
-    return x.square().sum(1)
-
-
-def _height(classes: int) -> int:
-    """Return how many rows make a block."""
-    return max(1, BLOCK // max(1, classes))
-
-
-def _blocks(classes: int) -> Iterator[slice]:
-    """Yield all rows, a block at a time."""
-    height = _height(classes)
-    for start in range(0, classes, height):
-        yield slice(start, min(start + height, classes))
-
-
-def _chunks(pairs: Tensor, dim: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pairs ``(2, pairs)`` in portions whose rows fit a block."""
-    for chunk in pairs.split(max(1, BLOCK // max(1, dim)), dim=1):
-        if chunk.shape[1]:
-            yield chunk[0], chunk[1]

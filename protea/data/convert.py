@@ -1,4 +1,4 @@
-"""What users bring as inputs and labels, brought to the one form that a ``Dataset`` has."""
+"""Conversion of users' inputs and labels, of many forms, to the one form that a ``Dataset`` has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protea.data.dataset import Dataset
 
 
 def to_inputs(given: Any, *, tokens: bool = False) -> Tensor:
-    """Images as bytes (n, c, h, w); anything else as float32, or with ``tokens`` as integers.
+    """Return images as bytes (n, c, h, w); anything else as float32, or with ``tokens`` as integers.
 
     Bytes may be (n, h, w), (n, h, w, c) or (n, c, h, w), with 1 or 3 channels.  Where both of
     the last two are possible, (n, c, h, w) is meant.
@@ -35,6 +35,7 @@ def to_inputs(given: Any, *, tokens: bool = False) -> Tensor:
 
 
 def to_numbers(x: Any) -> Tensor:
+    """Return an array or tensor of numbers as a tensor on the CPU; raise :class:`DataError` for anything else."""
     if isinstance(x, Tensor):
         return x.detach().cpu()
     copied = np.array(x)  # torch wants an array that it may write to
@@ -44,7 +45,7 @@ def to_numbers(x: Any) -> Tensor:
 
 
 def to_labels(y: Any, names: Sequence[str] | None = None) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels as 0, 1, 2, ... and the names of these classes.
+    """Return labels as 0, 1, 2, ..., int64 (n,), and the names of these classes.
 
     With ``names`` given, labels are such names, or numbers that count through them.  Without,
     the distinct labels, sorted, are the classes; whole numbers are sorted as numbers.
@@ -83,13 +84,13 @@ def to_dataset(
     keys_test: Any = None,
     tokens: bool = False,
 ) -> Dataset:
-    """The training part and the test part, if there is one, as one ``Dataset``."""
+    """Make one ``Dataset`` of a training part and, if there is one, a test part."""
     parts = [(x, y, keys)] if x_test is None else [(x, y, keys), (x_test, y_test, keys_test)]
     images = [to_inputs(part, tokens=tokens) for part, _, _ in parts]
     if len({(image.dtype, image.shape[1:]) for image in images}) > 1:
         raise DataError(
             f"The training inputs are {images[0].dtype} of shape {tuple(images[0].shape[1:])}, "
-            f"the test inputs {images[1].dtype} of shape {tuple(images[1].shape[1:])}: they must be alike."
+            f"the test inputs {images[1].dtype} of shape {tuple(images[1].shape[1:])}: they must be the same."
         )
     for image, (_, given, whose) in zip(images, parts, strict=True):
         if given is None or len(given) != len(image):
@@ -107,7 +108,7 @@ def to_dataset(
 
 
 def number_keys(keys: Any) -> Tensor:
-    """Keys of any kind as numbers: equal where they were equal, in sorted order."""
+    """Return keys of any kind as numbers 0, 1, ..., int64 (n,): equal where they were equal, in sorted order."""
     keys = to_array(keys)
     if keys.dtype.kind not in "buifUS" or keys.ndim != 1:
         raise DataError(f"Keys of type {keys.dtype} and shape {keys.shape}: each sample needs one number or name.")
@@ -115,6 +116,7 @@ def number_keys(keys: Any) -> Tensor:
 
 
 def to_array(values: Any) -> np.ndarray[Any, Any]:
+    """Return a NumPy array of a tensor, a list, or a column of pandas."""
     found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     if found.dtype.kind in "OT" and all(isinstance(value, str) for value in found.flat):
         return found.astype(str)  # how pandas gives a column of names

@@ -1,4 +1,4 @@
-"""Getting a file from its authors: checked before it gets its name, so it is whole or not there."""
+"""Downloads: a file is checked before it gets its name, so it is whole or not there."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class Remote:
 
     @property
     def name(self) -> str:
+        """The name of the file: the last part of its address."""
         return self.url.rsplit("/", 1)[1]
 
 
 def fetch(remote: Remote, folder: Path) -> None:
-    """Download a file into a folder; of an archive, what is in it."""
+    """Download a file into a folder, and check it; of an archive, its content."""
     try:
         with temporary_path(folder / remote.name, shared=True) as partial:
             found = download(remote, partial)
@@ -49,7 +50,7 @@ def fetch(remote: Remote, folder: Path) -> None:
 
 
 def download(remote: Remote, target: Path) -> str:
-    """Write what the address gives, and return its digest."""
+    """Write what the address gives to ``target``, and return its digest, as in ``Remote.digest``."""
     algorithm = remote.digest.partition(":")[0]
     digest = hashlib.new(algorithm, usedforsecurity=False)
     console = Console(stderr=True)
@@ -70,7 +71,7 @@ def download(remote: Remote, target: Path) -> str:
 
 
 def unpack_archive(archive: Path, folder: Path) -> None:
-    """Unpack beside the place where the content is to be, and rename it into place."""
+    """Unpack an archive in a temporary folder, and rename what is in it into ``folder``."""
     inside = archive.with_suffix(".unpacked")
     inside.mkdir()
     try:

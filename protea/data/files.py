@@ -1,8 +1,9 @@
 """Where the files of a data set are: on this machine, or else with its authors.
 
-Looked for in ``$PROTEA_DATA``, ``~/.cache/protea`` and ``/usr/share/datasets``.  A checksum
-guards what is downloaded.  What was found is guarded by its own structure (sizes, magic
-numbers, gzip's checksum), so that a subset in the official layout is accepted too.
+They are looked for in ``$PROTEA_DATA``, the user's cache (``~/.cache/protea`` on Linux) and
+``/usr/share/datasets``.  Downloads are checked by a checksum.  Files that are found are checked by
+their own structure (sizes, magic numbers, gzip's checksum), so that a subset in the official
+format is accepted too.
 """
 
 from __future__ import annotations
@@ -22,44 +23,48 @@ SYSTEM = Path("/usr/share/datasets")
 
 
 def data_folders() -> list[Path]:
-    """Where to look, in this order; downloads go to the first."""
+    """Return the folders to look in, in this order; downloads go to the first."""
     own = os.environ.get("PROTEA_DATA")
     return [*([Path(own).expanduser()] if own else []), user_cache(), SYSTEM]
 
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """What a source reads: files in one of some folders below a root, and who gives them out."""
+    """The files that a source reads, the folders they may be in, and where they can be downloaded."""
 
     name: str
-    folders: Sequence[str]  # relative to a root; the first is where the files are to go
+    folders: Sequence[str]  # relative to each of data_folders(); the first is where the files are to go
     files: Sequence[str]
     remotes: Sequence[Remote]
 
     @property
     def places(self) -> list[Path]:
+        """All folders that are looked in."""
         return [root / folder for root in data_folders() for folder in self.folders]
 
     def folder(self) -> Path | None:
-        """The first folder that holds all the files, plain or as .gz."""
+        """Return the first folder that holds all the files, plain or as .gz; ``None`` if there is none."""
         complete = (place for place in self.places if all(find_file(place, file) for file in self.files))
         return next(complete, None)
 
     def find(self) -> Path:
-        """The folder that holds the files; if there is none, they are downloaded."""
+        """Return the folder that holds the files; download them if there is none."""
         if (place := self.folder()) is not None:
             return place
-        home = data_folders()[0] / self.name
+        target = data_folders()[0] / self.name
         try:
             for remote in self.remotes:
-                fetch(remote, home)
+                fetch(remote, target)
         except DataError as error:
             raise DataError(self.missing(error)) from error
         if (place := self.folder()) is None:
-            raise DataError(f"{self.name} was downloaded to {home}, but what was in it is not {', '.join(self.files)}.")
+            raise DataError(
+                f"{self.name} was downloaded to {target}, but what was in it is not {', '.join(self.files)}."
+            )
         return place
 
     def missing(self, error: DataError) -> str:
+        """Return the message for files that are not here and could not be downloaded."""
         partly = next((place for place in self.places if place.is_dir()), None)
         lacking = [file for file in self.files if partly and not find_file(partly, file)]
         return (
@@ -73,7 +78,7 @@ class SourceFiles:
 
 
 def find_file(folder: Path, name: str) -> Path | None:
-    """The file of this name, plain or as .gz."""
+    """Return the path of a file in a folder, plain or as .gz; ``None`` if it is not there."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.exists():
             return path
@@ -81,7 +86,7 @@ def find_file(folder: Path, name: str) -> Path | None:
 
 
 def user_path(path: str) -> Path:
-    """A file or folder of the user's: as named, or below ``$PROTEA_DATA``."""
+    """Return the path of a user's file or folder: as named, or below ``$PROTEA_DATA``."""
     places = [Path(path).expanduser()]
     if root := os.environ.get("PROTEA_DATA"):
         places.append(Path(root).expanduser() / path)
@@ -92,7 +97,7 @@ def user_path(path: str) -> Path:
 
 
 def read_content(path: Path) -> bytes:
-    """All bytes of a file, unpacked if it is a .gz."""
+    """Read all bytes of a file, unpacked if it is a .gz."""
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

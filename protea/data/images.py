@@ -20,7 +20,7 @@ Mode = Literal["RGB", "L"]
 
 
 def read_images(paths: Sequence[Path], size: int | None = None, mode: Mode = "RGB") -> Tensor:
-    """Bytes (n, c, h, w); ``size`` scales each image to a square, otherwise all must be alike."""
+    """Read images as bytes (n, c, h, w); ``size`` scales each to a square, without it all must have one size."""
     if not paths:
         return torch.empty(0, dtype=torch.uint8)
     first = read_image(paths[0], size, mode)
@@ -44,7 +44,7 @@ def read_images(paths: Sequence[Path], size: int | None = None, mode: Mode = "RG
 
 
 def read_image(path: Path, size: int | None, mode: Mode) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Height, width, channels."""
+    """Read one image as bytes (height, width, channels)."""
     try:
         with Image.open(path) as opened:
             image = opened.convert(mode)

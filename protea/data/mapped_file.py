@@ -1,4 +1,4 @@
-"""A federation's data in one file that many processes map: in memory once, whoever reads it."""
+"""A federated data set in one file that many processes map, so that it is in memory only once."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from protea.data.texts import Texts
 
 
 def write_mapped(data: Federated, path: Path) -> None:
+    """Write samples, labels and the rows of all clients as one safetensors file."""
     dataset, parts = data.dataset, ("train", "validation", "test")
     named = {"y": dataset.y, "public": data.public, "test": data.test}
     if isinstance(dataset.x, Texts):
@@ -34,7 +35,7 @@ def write_mapped(data: Federated, path: Path) -> None:
 
 
 def read_mapped(path: Path) -> Federated:
-    """What :func:`write` wrote.  Tensors are views of the mapped file, never to be written to."""
+    """Map a file of :func:`write_mapped`; its tensors are views of the file, and must not be written to."""
     with safe_open(path, framework="pt") as file:
         named: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         about = json.loads(file.metadata()["about"])

@@ -1,4 +1,4 @@
-"""What a model sees of a text: made once for each text, kept on disk, mapped into memory."""
+"""Views of texts: the numbers that a model gets for each text, computed once, kept on disk, mapped into memory."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from protea.core.split_model import View
 from protea.data.dataset import Dataset
 from protea.data.texts import Texts
 
-TOGETHER = 64  # texts that are looked at in one go
+TOGETHER = 64  # texts that a view gets at once
 SPARE = 1 << 28  # bytes that stay free on a disk
 
 
 def view_samples(
     dataset: Dataset, rows: Tensor, view: View | None, *, device: torch.device | str = "cpu", cache: Path | None = None
 ) -> Samples:
-    """The rows as a client with this view sees them; data that are numbers already need none."""
+    """Return some rows as samples for a model with this view; ``None`` is for inputs that are numbers already."""
     if isinstance(dataset.x, Texts) and view is not None:
         some = rows if len(rows) else torch.zeros(1, dtype=torch.int64)  # a data set is never empty
         seen = Dataset(view_texts(dataset.x, some, view, cache), dataset.y[some], dataset.names)
@@ -52,7 +52,7 @@ def refuse_unread(dataset: Rows, view: View | None) -> None:
 
 
 def view_texts(texts: Texts, rows: Tensor, view: View, cache: Path | None = None) -> Tensor:
-    """What the view makes of these texts: from disk where it was made before."""
+    """Return the view of these texts, ``(len(rows), *view.shape)``: from disk if it was computed before."""
     name = hashlib.blake2b(f"{view.key}/{texts.digest(rows)}".encode(), digest_size=16).hexdigest()
     path = (cache or views_folder()) / f"{name}.npy"
     found = _mapped(path, len(rows), view)
@@ -62,22 +62,23 @@ def view_texts(texts: Texts, rows: Tensor, view: View, cache: Path | None = None
 
 
 def views_folder() -> Path:
-    """Where views are kept: ``$PROTEA_VIEWS``, or below ``~/.cache/protea``.  Theirs alone whose texts they are of."""
+    """Return the folder of kept views: ``$PROTEA_VIEWS``, or ``views`` in the user's cache; as private as texts."""
     return cache_folder("PROTEA_VIEWS", "views")
 
 
 def _mapped(path: Path, count: int, view: View) -> Tensor | None:
+    """Map a kept view; ``None`` if there is none, or not one of this shape."""
     try:
         found = torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
-    except (OSError, ValueError, EOFError, TypeError):  # not there, or damaged: it is made anew
+    except (OSError, ValueError, EOFError, TypeError):  # not there, or damaged: it is computed again
         return None
     return found if found.shape == (count, *view.shape) else None
 
 
 def _made(texts: Texts, rows: Tensor, view: View, path: Path) -> Tensor:
-    """Written piece by piece into a file that is mapped, under another name first.
+    """Compute a view piece by piece, in a mapped file that gets its name at the end.
 
-    A disk that cannot take it costs memory, and time later; nothing else.
+    If the disk cannot take it, it is in memory for now, and computed again by the next run.
     """
     target: np.ndarray[Any, Any] | None = None
     with ExitStack() as files:
@@ -97,7 +98,7 @@ def _made(texts: Texts, rows: Tensor, view: View, path: Path) -> Tensor:
 
 
 def _room(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """A new array in a file for its owner only, or in memory if that cannot be."""
+    """Return a new array in a file that only its owner can read, or in memory if the disk has no room."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)
@@ -111,7 +112,7 @@ def _room(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarra
 
 
 class Blank:
-    """Nothing of a text: for a server without a model, which only counts public samples."""
+    """A view that has one zero per text: for a server without a model, which only counts public samples."""
 
     key: str = "blank"
     shape: tuple[int, ...] = (1,)

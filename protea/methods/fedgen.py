@@ -26,6 +26,8 @@ from protea.models.generator import Generator, likeness
 
 @dataclass(frozen=True)
 class HeadAndGenerator(Payload):
+    """What clients get: the mean head, the generator, and how common each class is."""
+
     head: Weights
     generator: Weights
     labels: Tensor  # (classes,) how many samples of each class all clients have
@@ -37,6 +39,8 @@ class HeadAndGenerator(Payload):
 
 @dataclass(frozen=True)
 class HeadAndLabels(Payload):
+    """What a client sends: its head, and how many samples of each class it has."""
+
     head: Weights
     labels: Tensor  # (classes,) how many samples of each class the client has
 
@@ -167,6 +171,7 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
 
 
 def check_labels(labels: Tensor, classes: int) -> None:
+    """Raise :class:`PayloadError` unless these are counts of samples, one per class."""
     if labels.shape != (classes,) or labels.dtype != torch.float32:
         raise PayloadError(f"Label counts of shape {tuple(labels.shape)} arrived; expected are {classes} floats.")
     if (labels < 0).any() or (labels != labels.round()).any() or not labels.any():

@@ -24,6 +24,8 @@ from protea.models.nearest import Nearest, nearest_head
 
 @dataclass(frozen=True)
 class PrototypesAndAnchors(Payload):
+    """What clients get: the mean prototypes, and the anchors they are held to."""
+
     prototypes: Prototypes
     anchors: Prototypes
 
@@ -51,7 +53,7 @@ class FedHP(Method[PrototypesAndAnchors, Prototypes]):
         server.memory["anchors"] = server.memory["prototypes"] = anchors
 
     def spread(self, vectors: Tensor) -> Tensor:
-        """Unit vectors, each moved away from its nearest other by steps of constant size, so never quite to rest."""
+        """Move unit vectors, each away from its nearest other, by steps of constant size."""
         vectors = vectors.clone().requires_grad_()
         optimizer = torch.optim.SGD([vectors], self.anchor_lr, self.anchor_momentum, weight_decay=1e-4)
         for _ in range(self.anchor_steps if len(vectors) > 1 else 0):
@@ -97,7 +99,7 @@ class FedHP(Method[PrototypesAndAnchors, Prototypes]):
         return down.prototypes.scores(client.model.features(x))
 
     def trained(self, client: Client) -> bool:
-        """Whether a client has had prototypes yet; at first all of its own are zero."""
+        """Tell whether a client has had prototypes yet; at first all of its own are zero."""
         return bool(nearest_head(client.model).vectors.any())
 
     def prototypes(self, down: PrototypesAndAnchors | None) -> Prototypes | None:

@@ -73,6 +73,7 @@ class FedKD(Method[LowRank, LowRank]):
         return self.compressed(mentee, client.round, client.rounds)
 
     def compressed(self, mentee: nn.Module, round: int, rounds: int) -> LowRank:
+        """Return the mentee's weights as thin matrices, of a rank that grows over the rounds."""
         energy = self.energy_first + round / rounds * (self.energy_last - self.energy_first)  # Eq. 8
         return LowRank.of(Weights.of(mentee), energy, self.matrices, self.rule)
 

@@ -23,7 +23,7 @@ from protea.core.public_answers import check_rows, draw_public, select_public, w
 
 @dataclass(frozen=True)
 class Consensus(Payload):
-    """Which public samples to answer this time, and what all said of those before."""
+    """What clients get: which public samples to answer now, and the mean scores of those asked before."""
 
     ask: Tensor  # a bool per public sample
     asked: Tensor | None = None
@@ -32,6 +32,8 @@ class Consensus(Payload):
 
 @dataclass(frozen=True)
 class Answers(Payload):
+    """What a client sends: its scores of the public samples it was asked about."""
+
     scores: Tensor  # (public samples asked, classes)
 
     def check(self, classes: int, dim: int) -> None:
@@ -87,6 +89,7 @@ class FedMD(Method[Consensus, Answers]):
         return Answers(client.outputs(model, select_public(client.public, down.ask))[0])
 
     def apart(self, scores: Tensor, consensus: Tensor) -> Tensor:
+        """Return the distance of scores to the consensus."""
         return F.l1_loss(scores, consensus) if self.distance == "absolute" else losses.divergence(consensus, scores)
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Answers]]) -> None:

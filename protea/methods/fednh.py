@@ -25,6 +25,8 @@ from protea.models.nearest import Nearest, nearest_head
 
 @dataclass(frozen=True)
 class BodyAndPrototypes(Payload):
+    """A model: its trained weights, and the prototypes that are its head."""
+
     body: Weights  # all but the prototypes
     prototypes: Prototypes
 
@@ -53,6 +55,7 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
         nearest_head(client.model).counts.zero_()  # it knows no class before its first round
 
     def equipped(self, model: SplitModel, vectors: Tensor) -> SplitModel:
+        """Put prototypes in the place of the model's head."""
         model.head = Nearest(vectors, "cosine", scale=self.scale, scale_learns=self.scale_learns)
         return model
 
@@ -94,16 +97,18 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
 
 
 def unit(prototypes: Prototypes) -> Prototypes:
+    """Return the prototypes at unit length."""
     return Prototypes(F.normalize(prototypes.vectors, dim=1), prototypes.counts)
 
 
 def trained(model: SplitModel) -> Weights:
-    """All weights but the prototypes."""
+    """Return all weights but the prototypes."""
     kept = Weights.of(model).tensors.items()
     return Weights({name: t for name, t in kept if name not in ("head.vectors", "head.counts")})
 
 
 def load_parts(model: SplitModel, parts: BodyAndPrototypes) -> None:
+    """Load weights and prototypes into a model; raise :class:`PayloadError` unless they fit."""
     parts.body.check_like(trained(model))
     model.load_state_dict(dict(parts.body.tensors), strict=False)
     nearest_head(model).set(parts.prototypes)

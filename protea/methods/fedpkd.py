@@ -32,7 +32,7 @@ from protea.core.training import Training
 
 @dataclass(frozen=True)
 class DualKnowledge(Payload):
-    """Both kinds of knowledge: class prototypes, and scores on public samples."""
+    """What travels in both directions: class prototypes, and scores on public samples."""
 
     prototypes: Prototypes
     logits: Tensor  # (public samples, classes)
@@ -97,7 +97,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         return DualKnowledge(client.prototypes(), logits)
 
     def study(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Eq. 14: learn the teacher's scores, and the labels these give (Eq. 13)."""
+        """Return the loss of Eq. 14: to the teacher's scores, and to the labels these give (Eq. 13)."""
         pair = (teacher, student) if self.kl == "forward" else (student, teacher)
         labels = F.cross_entropy(student, teacher.argmax(1))
         return self.soft * losses.divergence(*pair, self.temperature) + (1 - self.soft) * labels
@@ -128,13 +128,13 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         server.memory["knowledge"] = DualKnowledge(prototypes, outputs(server, model)[rows], some)
 
     def merge(self, server: Server, parts: Sequence[Prototypes]) -> Prototypes:
-        """Global prototypes; a class that nobody reported keeps its own."""
+        """Return the global prototypes; a class that nobody reported keeps its own."""
         return Prototypes.mean(parts, self.average).filled(self.prototypes(server.memory.get("knowledge")))
 
     def ensemble(self, uploads: Sequence[Upload[DualKnowledge]]) -> Tensor:
-        """The teacher's scores (Eq. 7).  For each sample a client counts by how sure it is.
+        """Return the teacher's scores (Eq. 7): the clients' mean, weighted by the variance of each one's scores.
 
-        Sure is one whose scores differ much.  Where all clients' are flat, each counts the same.
+        A client whose scores for a sample differ much is sure of it.  Where all are flat, each counts the same.
         """
         scores = torch.stack([u.payload.logits for u in uploads])  # (clients, public samples, classes)
         sure = torch.ones_like(scores[:, :, 0])
@@ -145,7 +145,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         return weighted_mean(scores, sure)
 
     def select(self, away: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Which public samples teach the server (a bool each), and how much their pseudo labels count."""
+        """Return which public samples teach the server (a bool each), and how much their pseudo labels count."""
         return nearest(away, labels, self.keep), torch.ones_like(away)
 
     def check(self, server: Server, up: DualKnowledge) -> None:
@@ -170,7 +170,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
 
 @torch.no_grad()
 def outputs(server: Server, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """``of(x)`` for all public samples, with the server's model in evaluation mode."""
+    """Return ``of(x)`` for all public samples, with the server's model in evaluation mode."""
     assert server.public is not None
     server.memory["model"].eval()
     return torch.cat(
@@ -179,14 +179,14 @@ def outputs(server: Server, of: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def distances(z: Tensor, labels: Tensor, prototypes: Prototypes) -> Tensor:
-    """From features to the prototype of their pseudo label; as far as the farthest where there is none."""
+    """Return the distance of features to the prototype of their label; the largest one where there is no prototype."""
     known = prototypes.present[labels]
     away: Tensor = torch.linalg.vector_norm(z - prototypes.vectors[labels], dim=1)
     return torch.where(known, away, (away * known).max())
 
 
 def nearest(away: Tensor, labels: Tensor, share: float) -> Tensor:
-    """Of each label's samples the ``share`` that is least far away, at least one: a bool per sample."""
+    """Choose of each label's samples the ``share`` that is nearest, at least one: a bool per sample."""
     order = away.argsort(stable=True)
     order = order[labels[order].argsort(stable=True)]  # by label, and within a label by distance
     counts = labels.bincount()

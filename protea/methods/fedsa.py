@@ -29,7 +29,7 @@ Margin = Literal["nearest", "mean", "literal"]
 
 @dataclass(frozen=True)
 class AnchorsAndMeans(Payload):
-    """Anchors are for training, the clients' mean prototypes for answering."""
+    """What clients get: anchors to train with, and the clients' mean prototypes to predict with."""
 
     anchors: Prototypes
     means: Prototypes | None  # None before any client has reported
@@ -120,7 +120,7 @@ class FedSA(Method[AnchorsAndMeans, Prototypes]):
 
 @torch.no_grad()
 def project(anchors: Tensor) -> Tensor:
-    """The embedding layer h_psi: twice a random linear map, BatchNorm over the classes, ReLU.
+    """Map anchors by the embedding layer h_psi: twice a random linear map, BatchNorm over the classes, ReLU.
 
     The paper calls it trainable; in the authors' code nothing ever trains it.
     """
@@ -132,7 +132,7 @@ def project(anchors: Tensor) -> Tensor:
 
 
 def average_margin(prototypes: Prototypes, margin: Margin) -> float:
-    """How far apart the classes are on average; 0 where there is only one.
+    """Return how far apart the classes are on average; 0 where there is only one.
 
     ``nearest`` is the authors' code: the mean over classes of the distance to the nearest other.
     ``mean`` is the mean distance of all pairs; ``literal`` is Eq. 6, which divides by (N - 1)^2

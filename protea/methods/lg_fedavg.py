@@ -31,7 +31,7 @@ class LGFedAvg(Method[Weights, Weights]):
     variants = {"official": {"average": "uniform", "answer": "own"}, "htfllib": {}}
 
     def start_server(self, server: Server) -> None:
-        server.memory["expected"] = Weights.of(server.make("smallest").head)  # its shapes; heads are all alike
+        server.memory["expected"] = Weights.of(server.make("smallest").head)  # its shapes; heads are all the same
 
     def broadcast(self, server: Server, client: int) -> Weights | None:
         return server.memory.get("head")

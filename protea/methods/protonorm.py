@@ -69,6 +69,7 @@ class ProtoNorm(FedProto):
         return None
 
     def align(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return unit rows: spread over the sphere, or as they are."""
         if self.alignment == "unit":
             return F.normalize(vectors, dim=1)
         return geometry.align(

@@ -16,7 +16,7 @@ CHANNELS = (32, 64)
 def convolutional(
     shape: tuple[int, ...], *, convs: int = 2, hidden: Sequence[int] = (), padding: int = 0, width: int = 512
 ) -> nn.Module:
-    """``convs`` (1 or 2) times 5x5 convolution, ReLU, 2x2 max; then the hidden layers and one of ``width``.
+    """Make a network of ``convs`` (1 or 2) times 5x5 convolution, ReLU, 2x2 max; then hidden layers, one of ``width``.
 
     Every linear layer is followed by ReLU.  The first one is as wide as the image makes it; the
     reference codes edit that number by hand.

@@ -1,7 +1,7 @@
-"""Language models of transformers, from a folder or the hub (extra ``text``).
+"""Language models of the package transformers, from a folder or the hub (extra ``text``).
 
-Layers that do not train are not part of a client's model but of how it sees its texts: what they
-make of a text is computed once and kept.  The client's model are the layers that train.
+Frozen layers are no part of a client's model but of its view of texts: their outputs are computed
+once for each text and kept.  The client's model consists of the layers that train.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ KNOWN = {
 
 
 class FrozenView:
-    """Texts as the layers below the ones that train see them.
+    """The view of texts by a model's frozen layers.
 
-    All layers frozen: the pooled features.  Some: the hidden states below the first that trains, with a last column
-    that says where there are tokens.  None: the tokens.
+    All layers frozen: pooled features.  Some: hidden states below the first layer that trains, with a last column that
+    is 1 where there is a token.  None: the tokens.
     """
 
     def __init__(self, place: str, frozen: int, pooling: Pooling, length: int) -> None:
@@ -72,7 +72,7 @@ class FrozenView:
 
 
 class Encoder(nn.Module):
-    """The layers that train, and pooling."""
+    """The layers that train, and pooling over the tokens of a text."""
 
     def __init__(self, view: FrozenView, layers: nn.Module) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Encoder(nn.Module):
 
 
 class Through(nn.Module):
-    """In the place of a model's word vectors, where it is given hidden states instead of tokens."""
+    """A module in the place of a model's word vectors, for hidden states that come instead of tokens."""
 
     def forward(self, *, inputs_embeds: Tensor, **_: object) -> Tensor:
         return inputs_embeds
@@ -111,7 +111,7 @@ def encoder(
     dropout: float = 0.1,
     lora: int = 0,
 ) -> Encoder:
-    """The body ``hf:NAME``: a folder, an address on the hub, or one of ``KNOWN``.
+    """Make the body ``hf:NAME``; the name is a folder, an address on the hub, or one of ``KNOWN``.
 
     ``train_layers`` counts from the top; 0 freezes all, ``"all"`` trains word vectors too.  ``lora`` trains adapters
     of that rank in these layers and leaves the layers themselves as they are.
@@ -143,7 +143,7 @@ def encoder(
 
 
 def lower_layers(model: Any, layers: int) -> Any:
-    """The model with its first layers only, which it shares; others need not be computed."""
+    """Return the model cut to its first layers, whose weights it shares; the others need not be computed."""
     if layers == model.config.num_hidden_layers:
         return model
     found, stack = copy.copy(model), copy.copy(model.encoder)
@@ -153,7 +153,7 @@ def lower_layers(model: Any, layers: int) -> Any:
 
 
 def upper_layers(model: Any, frozen: int, dropout: float) -> nn.Module:
-    """A copy of the layers above ``frozen`` (all of the model if negative), with dropout as given."""
+    """Copy the layers above the first ``frozen`` ones (the whole model if negative), with the given dropout."""
     config = copy.deepcopy(model.config)
     for setting in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
         if hasattr(config, setting):
@@ -179,6 +179,7 @@ def upper_layers(model: Any, frozen: int, dropout: float) -> nn.Module:
 
 
 def refuse_other_structure(name: str, model: Any) -> None:
+    """Raise :class:`ConfigError` for a model whose layers are not where BERT has them."""
     if not hasattr(model, "embeddings") or not hasattr(getattr(model, "encoder", None), "layer"):
         raise ConfigError(
             f"{name} is a {type(model).__name__}, whose layers cannot be parted here: it is not laid out as BERT.\n"
@@ -187,7 +188,7 @@ def refuse_other_structure(name: str, model: Any) -> None:
 
 
 def add_lora(layers: nn.Module, rank: int) -> nn.Module:
-    """With LoRA adapters at queries and values, which alone train."""
+    """Add LoRA adapters to queries and values; only these train."""
     if find_spec("peft") is None:
         raise PluginError("peft is not installed.  Type, in Protea's folder: pip install -e '.[text]'")
     with quiet():
@@ -198,15 +199,17 @@ def add_lora(layers: nn.Module, rank: int) -> nn.Module:
 
 
 def pool(states: Tensor, there: Tensor, pooling: Pooling) -> Tensor:
+    """Return one vector per text: that of the first token, or the mean over the tokens that are ``there``."""
     return states[:, 0] if pooling == "cls" else mean_of_words(states, there)
 
 
 def longest_text(there: Tensor) -> int:
+    """Return the number of tokens of the longest text in a batch; at least 1."""
     return max(1, int(there.sum(1).max()))
 
 
 def locate_encoder(name: str) -> str:
-    """Where the encoder is: a folder, or an address on the hub."""
+    """Return where an encoder is: a folder, or an address on the hub."""
     if name in KNOWN:
         package, address = KNOWN[name]
         found = find_spec(package) if package else None
@@ -218,7 +221,7 @@ def locate_encoder(name: str) -> str:
 
 @cache
 def load_encoder(place: str) -> tuple[Any, Any, str]:
-    """Tokenizer, model at rest, and a mark of its weights; one for all clients of a process.
+    """Load tokenizer, frozen model and its checksum, once for all clients of a process.
 
     Weights are read from safetensors files only, and no code that comes with a model is run.
     """
@@ -243,7 +246,7 @@ def load_encoder(place: str) -> tuple[Any, Any, str]:
 
 
 def checksum(tokenizer: Any, model: Any) -> str:
-    """A checksum of words, settings and weights, by which kept outputs are known again."""
+    """Return a checksum of vocabulary, settings and weights, by which kept outputs are found again."""
     found = hashlib.blake2b(digest_size=16)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules = backend.to_str() if backend is not None else repr((sorted(tokenizer.get_vocab().items()), tokenizer))
@@ -256,6 +259,7 @@ def checksum(tokenizer: Any, model: Any) -> str:
 
 
 def transformers() -> Any:
+    """Import the package transformers; raise :class:`PluginError` if it is not installed."""
     if find_spec("transformers") is None:
         raise PluginError("transformers is not installed.  Type, in Protea's folder: pip install -e '.[text]'")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # it would fork threads into worker processes
@@ -269,6 +273,7 @@ def transformers() -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
+    """Hide the warnings of other packages within the block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

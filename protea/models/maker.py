@@ -26,7 +26,7 @@ from protea.models.split_any import body_of, probe
 
 @dataclass(frozen=True)
 class ModelMaker:
-    """Makes the models of an experiment; weights come from torch's default generator."""
+    """A maker of the models of an experiment; first weights are drawn from torch's default generator."""
 
     models: Models
     shape: tuple[int, ...]  # of one sample; empty for texts
@@ -35,10 +35,11 @@ class ModelMaker:
 
     @cached_property
     def members(self) -> tuple[Member, ...]:
+        """The members of the family; client ``i`` has member ``i`` modulo their number."""
         return members(self.models)
 
     def __call__(self, which: str | Member) -> SplitModel:
-        """A model of an architecture; of the family's ``smallest``, or of the ``server``'s, by these names."""
+        """Make a model on the device: of a named architecture, of the family's ``smallest``, or of the ``server``'s."""
         if which == "smallest":
             which = self._smallest
         elif which == "server":
@@ -52,14 +53,14 @@ class ModelMaker:
         return model.to(self.device)
 
     def build(self, member: Member) -> SplitModel:
-        """A member of a family as a model of three parts.
+        """Make a member of a family as a model of three parts, on the CPU.
 
-        How wide the body's features are is measured, by a forward that leaves no trace.
+        The width of the body's features is found by a forward pass that leaves no trace.
         """
         return self.split(member, make_architecture(member, self.shape, self.classes))
 
     def split(self, member: Member, model: nn.Module) -> SplitModel:
-        """Any model as a model of three parts: a body, a whole classifier, or a ``SplitModel``."""
+        """Turn a body, a whole classifier, or a ``SplitModel`` into a model of three parts."""
         name, models = member.architecture, self.models
         view: View | None = getattr(model.body if isinstance(model, SplitModel) else model, "view", None)
         if view is None and not self.shape:
@@ -80,7 +81,7 @@ class ModelMaker:
         return SplitModel(model, adapter, make_head(models.dim, member.head, self.classes), name)
 
     def _verify(self, model: SplitModel, x: torch.Tensor) -> None:
-        """Refuse a model whose features and scores are not as wide as all clients agreed."""
+        """Raise :class:`ConfigError` for a user's model whose features or scores have the wrong width."""
         with model.reuse_features():
             features = probe(model.name, model, x, model.features)
             scores = probe(model.name, model, x)
@@ -107,7 +108,7 @@ class ModelMaker:
         return min(self.members, key=count)
 
     def channels_last(self, batch: int) -> tuple[str, ...]:
-        """The architectures whose weights lie with the channels last, as ``models.channels_last`` says."""
+        """Return the architectures whose weights have the channels last, as ``models.channels_last`` says."""
         setting = self.models.channels_last
         if not isinstance(setting, str):
             return setting
@@ -123,7 +124,7 @@ class ModelMaker:
         return tuple(sorted(name for name, member in kinds.items() if plain._measured(member, batch)))
 
     def _measured(self, member: Member, batch: int) -> bool:
-        """Whether channels last is faster, as measured now or earlier on this machine."""
+        """Tell whether channels last is faster, as measured now or earlier on this machine."""
         what = [member.architecture, dict(member.keywords), self.shape, self.models.dim, batch]
         where = [torch.__version__, torch.backends.cpu.get_cpu_capability(), platform.node()]
         name = hashlib.blake2b(json.dumps([what, where], default=str).encode(), digest_size=16).hexdigest()
@@ -140,17 +141,18 @@ class ModelMaker:
         return found
 
     def _faster(self, member: Member, batch: int) -> bool:
+        """Measure whether channels last is faster."""
         x = torch.randn(max(2, batch), *self.shape, generator=torch.Generator().manual_seed(0))
         y = torch.zeros(max(2, batch), dtype=torch.int64)
         seconds = time_both(lambda last: self.with_memory_format(member, channels_last=last), x, y)
         return seconds is not None and seconds[0] > GAIN * seconds[1]
 
     def with_memory_format(self, member: Member, *, channels_last: bool) -> SplitModel:
-        """A model of the member whose weights lie one way or the other."""
+        """Make a model whose weights have the channels last, or torch's own format."""
         chosen = (member.architecture,) if channels_last else ()
         return replace(self, models=replace(self.models, channels_last=chosen))(member)
 
 
 def memory_format_folder() -> Path:
-    """Where measured memory formats are kept for this machine; ``$PROTEA_MEMORY_FORMATS`` names another place."""
+    """Return the folder of measurements on this machine; ``$PROTEA_MEMORY_FORMATS`` names another."""
     return cache_folder("PROTEA_MEMORY_FORMATS", "memory-formats")

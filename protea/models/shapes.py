@@ -1,4 +1,4 @@
-"""What the shape of the data must be for an architecture."""
+"""Shapes of samples that architectures need."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from protea.core.errors import ConfigError
 
 
 def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """``shape`` as (channels, height, width), where it is that of an image."""
+    """Return ``shape`` as (channels, height, width); raise :class:`ConfigError` unless it is that of an image."""
     if len(shape) != 3:
         raise ConfigError(
             f"it takes images (channels, height, width), but the data's samples have shape {tuple(shape)}.  "

@@ -16,9 +16,9 @@ WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]")
 
 
 class HashedWords:
-    """A number for each word, by its checksum: no vocabulary that clients would have to agree on.
+    """A view that numbers words by their checksum, so that clients need no common vocabulary.
 
-    0 stands for no word.  Two words in ``buckets`` may share a number.
+    0 stands for no word; two words may share one of the ``buckets`` numbers.  A text has up to ``length`` words.
     """
 
     def __init__(self, buckets: int, length: int) -> None:
@@ -36,11 +36,12 @@ class HashedWords:
         return found
 
     def number(self, word: str) -> int:
+        """Return the number of a word, from 1 on."""
         return 1 + zlib.crc32(word.encode("utf-8", "surrogatepass")) % (self.buckets - 1)
 
 
 class TextBody(nn.Module):
-    """Word vectors and what is made of them.  ``view`` is how it wants to see a text."""
+    """Base class of text models: word vectors, which subclasses turn into features."""
 
     def __init__(self, buckets: int, width: int, length: int) -> None:
         super().__init__()
@@ -54,12 +55,12 @@ class TextBody(nn.Module):
         return self.read(self.words(tokens), tokens > 0)
 
     def read(self, words: Tensor, there: Tensor) -> Tensor:
-        """Features from word vectors ``(batch, words, width)``, where ``there`` says which are words."""
+        """Return features from word vectors ``(batch, words, width)``; ``there`` is false where a text has ended."""
         raise NotImplementedError
 
 
 class Bag(TextBody):
-    """The mean of the word vectors, through one layer."""
+    """A layer on the mean of the word vectors."""
 
     def __init__(self, buckets: int, width: int, length: int) -> None:
         super().__init__(buckets, width, length)
@@ -123,12 +124,12 @@ def bilstm(
 
 
 def mean_of_words(vectors: Tensor, there: Tensor) -> Tensor:
-    """Over the words of each text; 0 for a text without any."""
+    """Return the mean of vectors ``(batch, words, width)`` over the words of each text; 0 for a text without any."""
     weights = there.to(vectors.dtype).unsqueeze(2)
     return (vectors * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
 def trim_padding(tokens: Tensor) -> Tensor:
-    """Without the columns at the end in which no text of the batch has a word; one at least is left."""
+    """Cut off the columns at the end in which no text of the batch has a word; leave at least one."""
     used = (tokens > 0).any(0).nonzero()
     return tokens[:, : int(used[-1]) + 1 if len(used) else 1]

@@ -26,7 +26,7 @@ _definitions: list[torch.library.Library] = []  # torch forgets what a library o
 
 
 def import_quietly(package: str) -> ModuleType:
-    """torchvision or timm, imported without its warnings."""
+    """Import torchvision or timm without its warnings; raise :class:`PluginError` if it is not installed."""
     if find_spec(package) is None:
         raise PluginError(f"{package} is not installed.  Type, in Protea's folder: pip install -e '.[vision]'")
     if "torchvision" not in sys.modules:  # timm imports it too
@@ -37,7 +37,7 @@ def import_quietly(package: str) -> ModuleType:
 
 
 def define_missing_operators() -> None:
-    """Lets torchvision be imported beside a torch that its compiled operators do not fit.
+    """Let torchvision be imported beside a torch that its compiled operators do not fit.
 
     A torchvision built for CUDA next to a torch for the CPU stops at its import, for want of two
     operators that no classifier uses.  Their names are enough to pass; called, they raise.
@@ -62,7 +62,7 @@ def define_missing_operators() -> None:
 
 
 def torchvision_model(name: str, shape: tuple[int, ...], classes: int, **keywords: object) -> nn.Module:
-    """A whole classifier of torchvision; with ``weights`` it has the outputs these were trained for."""
+    """Make a whole classifier of torchvision; with ``weights`` it has the outputs these were trained for."""
     models = import_quietly("torchvision").models
     known = models.list_models(module=models)
     if name not in known:
@@ -79,7 +79,7 @@ def torchvision_model(name: str, shape: tuple[int, ...], classes: int, **keyword
 
 
 def timm_model(name: str, shape: tuple[int, ...], **keywords: object) -> nn.Module:
-    """The body of a timm model."""
+    """Make the body of a timm model."""
     timm = import_quietly("timm")
     if not timm.is_model(name):
         raise PluginError(f"timm has no model {name!r}.  {nearest(name, timm.list_models())}")
@@ -92,6 +92,7 @@ def timm_model(name: str, shape: tuple[int, ...], **keywords: object) -> nn.Modu
 
 
 def create(function: Callable[..., nn.Module], name: str, settings: Mapping[str, object]) -> nn.Module:
+    """Make a model without warnings; raise :class:`ConfigError` for settings that it does not take."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -101,7 +102,7 @@ def create(function: Callable[..., nn.Module], name: str, settings: Mapping[str,
 
 
 def take_channels(model: nn.Module, channels: int) -> None:
-    """Make the first convolution one for images of that many channels.
+    """Change the first convolution to take images of that many channels.
 
     Its filters are kept, so that trained ones stay of use: for one channel they are summed over
     the old channels, for more these are taken in turn, scaled so that sums stay as large.
@@ -116,7 +117,7 @@ def take_channels(model: nn.Module, channels: int) -> None:
 
 
 def torchvision_body(name: str, shape: tuple[int, ...], **keywords: object) -> nn.Module:
-    """A torchvision classifier without its last layer; dropout before that layer stays in the features."""
+    """Make a torchvision classifier without its last layer; dropout before that layer stays in the features."""
     model = torchvision_model(name, shape, 2, **keywords)
     *_, head = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
     return replace_module(model, head, nn.Identity())

@@ -1,4 +1,4 @@
-"""What all parties of a federation agree on."""
+"""The task of a federation over a network: what all parties agree on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from protea.models.maker import ModelMaker
 
 @dataclass(frozen=True)
 class SharedSpace(Models):
-    """``[models]``: sites bring their own; what they share is the space of features."""
+    """``[models]`` of a task: the space of features that all sites share; the models in it are the sites' own."""
 
     dim: PositiveInt = 128
     adapter: AdapterKind = "linear"
@@ -41,7 +41,7 @@ class SharedSpace(Models):
 
 @dataclass(frozen=True)
 class SiteEvaluation(Evaluation):
-    """``[evaluation]``: on each site's own samples, and nothing of a single one is shown."""
+    """``[evaluation]`` of a task: on each site's own samples, and nothing about a single sample leaves it."""
 
     shared: Literal["never", "last"] | PositiveInt = "never"
     snapshots: NonNegativeInt = 0
@@ -50,7 +50,7 @@ class SiteEvaluation(Evaluation):
 
 @dataclass(frozen=True)
 class Task:
-    """``task.toml``."""
+    """The content of ``task.toml``."""
 
     classes: tuple[str, ...]  # names, in the order of their labels
     rounds: PositiveInt = 50
@@ -67,12 +67,12 @@ class Task:
     limits: Limits = field(default_factory=Limits)
 
     def mark(self) -> str:
-        """A checksum of all of it, by which parties see that they mean the same."""
+        """Return a checksum of the whole task, by which parties see that they have the same one."""
         return hashlib.blake2b(task_to_toml(self).encode(), digest_size=16).hexdigest()
 
 
 def load_task(path: Path) -> Task:
-    """The task in a file, checked."""
+    """Read the task in a file, and check it."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -81,6 +81,7 @@ def load_task(path: Path) -> Task:
 
 
 def parse_task(text: str, where: str) -> Task:
+    """Read a task from TOML, and check it; errors begin with ``where``."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -103,6 +104,7 @@ def refuse_places(table: Table, where: str) -> None:
 
 
 def _texts(value: object) -> Iterator[str]:
+    """Yield all texts in a value of TOML, also those within tables and lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -111,12 +113,12 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def new_task(table: Table, changes: Sequence[str]) -> Task:
-    """A new task from what a coordinator typed."""
+    """Make a new task from what a coordinator typed: a table, and ``a.b=c`` changes."""
     return parse_task(tomli_w.dumps(override(table, changes)), "command line")
 
 
 def read_public_inputs(path: Path) -> tuple[bytes, list[int]]:
-    """Inputs in a .npy file as they go into bundles, and the shape of one of them."""
+    """Read public inputs from a .npy file; return them as they go into bundles, and the shape of one."""
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -130,11 +132,12 @@ def read_public_inputs(path: Path) -> tuple[bytes, list[int]]:
 
 
 def task_to_toml(task: Task) -> str:
+    """Return TOML from which :func:`parse_task` makes the same task."""
     return tomli_w.dumps(to_table(task))
 
 
 def new_server(task: Task, public: Samples | None = None) -> Server:
-    """The coordinator's side of a task: it has no data, but for public ones."""
+    """Make the server of a task, with empty memory; it has no samples but public ones."""
     return Server(
         classes=len(task.classes),
         dim=task.models.dim,
@@ -146,7 +149,7 @@ def new_server(task: Task, public: Samples | None = None) -> Server:
 
 
 def started_server(task: Task, public: Samples | None = None) -> Server:
-    """The same before the first round."""
+    """Make the server of a task as it is before the first round, its memory filled by the method."""
     server = new_server(task, public)
     with server.rng.at("round", 0).default("start"):
         task.method.start_server(server)
@@ -154,7 +157,7 @@ def started_server(task: Task, public: Samples | None = None) -> Server:
 
 
 def refuse_shapeless(task: Task, where: str) -> None:
-    """Raise :class:`ConfigError` if the server makes a model to begin with, for which it must know what samples are."""
+    """Raise :class:`ConfigError` if the method makes a model on the server, which needs the shape of a sample."""
     try:
         started_server(task)
     except ConfigError as error:
@@ -165,7 +168,7 @@ def refuse_shapeless(task: Task, where: str) -> None:
 
 
 def check_task(task: Task, where: str) -> None:
-    """Raise :class:`ConfigError` for what cannot run, before any work."""
+    """Raise :class:`ConfigError` for a task that cannot run, before any work."""
     if len(task.classes) < 2 or len(set(task.classes)) < len(task.classes):
         raise ConfigError(f"{where}: classes must be two or more different names; found {list(task.classes)}.")
     if not isinstance(task.method, Method):
@@ -182,7 +185,7 @@ def check_task(task: Task, where: str) -> None:
         )
     if needs.same_architecture:
         raise ConfigError(
-            f"{where}: the method needs models that are all alike, and sites bring their own.  "
+            f"{where}: the method needs models that are all the same, and sites bring their own.  "
             f"Choose one for different models: protea list methods."
         )
     if not task.shape:

@@ -30,7 +30,7 @@ Build = Callable[[int, Streams], Client]
 
 
 def loop(method: Method[Any, Any], build: Build | None = None, rounds: int = 3, **options: Any) -> Federation:
-    build = build or partial(toy.build, alike=method.needs.same_architecture)
+    build = build or partial(toy.build, same_model=method.needs.same_architecture)
     options = {"clients": toy.CLIENTS, "test": Samples(toy.BLOBS, toy.TEST)} | options
     worker = Worker(method, build, seed=7, careful=options.get("failures") == "skip")
     return Federation(method, Inline(worker), toy.server(), rounds=rounds, **options)
@@ -89,7 +89,7 @@ def test_a_class_that_nobody_reports(method: Method[Any, Any]) -> None:
         """Nobody has the last class, client 0 has one class alone."""
         mine = torch.cat([rows[c][id::4] for c in ([0] if id == 0 else range(toy.CLASSES - 1))])
         share = Share(mine[::2], mine[:0], mine[1::2])
-        return toy.build(id, streams, alike=method.needs.same_architecture, share=share)
+        return toy.build(id, streams, same_model=method.needs.same_architecture, share=share)
 
     federation = loop(method, build, rounds=6 if method == FedNH() else 3)  # whose scale has to grow first
     records = list(federation.run())
@@ -121,7 +121,7 @@ def test_a_round_in_which_nobody_answers_leaves_the_server_as_it_was(method: Met
 @every_method
 def test_a_client_that_is_not_finite_is_named_and_left_out(method: Method[Any, Any]) -> None:
     def build(id: int, streams: Streams) -> Client:
-        client = toy.build(id, streams, alike=method.needs.same_architecture)
+        client = toy.build(id, streams, same_model=method.needs.same_architecture)
         if id == 2:
             with torch.no_grad():
                 next(client.model.parameters()).fill_(torch.nan)

@@ -64,7 +64,7 @@ class Forgetful(Inline):
 
 
 def builder(method: Method[Any, Any]) -> Callable[..., Any]:
-    return partial(toy.build, alike=method.needs.same_architecture)
+    return partial(toy.build, same_model=method.needs.same_architecture)
 
 
 def play(

@@ -73,12 +73,12 @@ def build(
     *,
     training: Training | None = None,
     share: Share | None = None,
-    alike: bool = False,
+    same_model: bool = False,
 ) -> Client:
-    """A client; ``alike`` for methods whose clients must all have the architecture that ``make`` makes."""
+    """A client; ``same_model`` for methods whose clients must all have the architecture that ``make`` makes."""
     share = SHARES[id] if share is None else share
     with streams.default("model"):
-        model = make() if alike else SplitModel(body(id), nn.Identity(), nn.Linear(DIM, CLASSES))
+        model = make() if same_model else SplitModel(body(id), nn.Identity(), nn.Linear(DIM, CLASSES))
     return Client(
         id=id,
         model=model,

@@ -30,11 +30,11 @@ def draws() -> Iterator[None]:
 
 
 def run(method: Any, rounds: int = 2) -> tuple[Worker, Server]:
-    return toy.play(method, rounds, toy.CLIENTS, partial(toy.build, alike=True))
+    return toy.play(method, rounds, toy.CLIENTS, partial(toy.build, same_model=True))
 
 
 def started(method: FedNH) -> tuple[Server, Client]:
-    server, client = toy.server(), toy.build(0, Streams(1), alike=True)
+    server, client = toy.server(), toy.build(0, Streams(1), same_model=True)
     method.start_server(server)
     method.start_client(client)
     client.begin(1, Streams(1))
@@ -230,7 +230,7 @@ def test_settings_out_of_range_and_clients_with_different_models_are_refused():
     for method, family, why in [
         (FedNH(smoothing=1.1), "tiny_cnn", "method.smoothing"),
         (FedNH(scale=0.0), "tiny_cnn", "method.scale"),
-        (FedNH(), "tiny5", "all alike"),
+        (FedNH(), "tiny5", "all the same"),
     ]:
         with pytest.raises(ConfigError, match=why):
             Experiment(method=method, models=Models(family=family)).check()

@@ -34,12 +34,12 @@ def draws() -> Iterator[None]:
 
 
 def run(method: Any, rounds: int = 2) -> Server:
-    return toy.play(method, rounds, build=partial(toy.build, alike=True))[1]
+    return toy.play(method, rounds, build=partial(toy.build, same_model=True))[1]
 
 
 def client_with(rows: Tensor | None = None, training: Training | None = None) -> Client:
     share = None if rows is None else Share(rows, rows[:0], rows[:0])
-    client = toy.build(0, Streams(1), training=training, share=share, alike=True)
+    client = toy.build(0, Streams(1), training=training, share=share, same_model=True)
     client.begin(1, Streams(1))
     return client
 
@@ -221,7 +221,7 @@ def test_weights_below_zero_and_clients_with_different_models_are_refused():
     for method, family, why in [
         (FedUV(variance=-1.0), "tiny_cnn", "method.variance"),
         (FedUV(uniformity=-1.0), "tiny_cnn", "method.uniformity"),
-        (FedUV(), "tiny5", "all alike"),
+        (FedUV(), "tiny5", "all the same"),
     ]:
         with pytest.raises(ConfigError, match=why):
             Experiment(method=method, models=Models(family=family)).check()

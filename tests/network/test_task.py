@@ -95,9 +95,9 @@ WRONG = {
     "a method that is nearly right": ('classes = ["a", "b"]\nmethod = "fedprot"', "Did you mean fedproto?"),
     "a size that is none": ('classes = ["a", "b"]\n[limits]\nupload = "much"', "is no size"),
     "no TOML": ("classes = [", "task.toml is not a TOML file"),
-    "models that must be alike": (
+    "models that must be the same": (
         'classes = ["a", "b"]\nmethod = "fedproc@original"',
-        "the method needs models that are all alike, and sites bring their own",
+        "the method needs models that are all the same, and sites bring their own",
     ),
     "a server without a model": (
         'classes = ["a", "b"]\nmethod = "fedpkd"\nshape = [8]',

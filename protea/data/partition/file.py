@@ -15,12 +15,14 @@ from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from protea.core.errors import ConfigError, DataError
 from protea.data.dataset import Dataset
 from protea.data.federated import Federated
-from protea.data.partition.algorithms import Positions
+from protea.data.partition.pfllib import Positions
 from protea.data.partition.split import Share
 
 
 @dataclass(frozen=True)
 class StoredShare:
+    """The rows of one client."""
+
     train: list[NonNegativeInt]
     validation: list[NonNegativeInt]
     test: list[NonNegativeInt]
@@ -28,7 +30,7 @@ class StoredShare:
 
 @dataclass(frozen=True)
 class StoredPartition:
-    """What the file says; the numbers are rows of the data set, its test part after its training part."""
+    """The content of a partition file; numbers are rows of the data set, its test part after its training part."""
 
     format: Literal["protea-partition-1"]
     samples: PositiveInt
@@ -40,7 +42,7 @@ class StoredPartition:
 
 
 def load_partition(path: Path | str, dataset: Dataset) -> Federated:
-    """The federation that ``Federated.save_partition`` wrote, if it is one of this very data set."""
+    """Read what ``Federated.save_partition`` wrote; raise :class:`DataError` if it was made for another data set."""
     stored = read_partition(path, len(dataset))
     shares = tuple(Share(*map(as_rows, (one.train, one.validation, one.test))) for one in stored.clients)
     federated = Federated(dataset, shares, as_rows(stored.public), as_rows(stored.test), stored.made)
@@ -53,7 +55,7 @@ def load_partition(path: Path | str, dataset: Dataset) -> Federated:
 
 
 def read_partition(path: Path | str, samples: int) -> StoredPartition:
-    """The file's content, once it is known to make sense for a data set of so many samples."""
+    """Read a partition file; raise :class:`DataError` unless it makes sense for a data set of so many samples."""
     try:
         stored = TypeAdapter(StoredPartition).validate_json(Path(path).read_bytes())
     except OSError as error:
@@ -79,16 +81,18 @@ def read_partition(path: Path | str, samples: int) -> StoredPartition:
 
 
 def as_rows(rows: list[int]) -> torch.Tensor:
+    """Return row numbers as an int64 tensor."""
     return torch.tensor(rows, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
 class PartitionFile:
-    """The partition, split, public set and global test set that the file holds."""
+    """``kind = "file"``: the partition, split, public set and shared test set that a file holds."""
 
     path: str
 
     def restore(self, dataset: Dataset, clients: int) -> Federated:
+        """Return the federation in the file; raise :class:`ConfigError` if it has another number of clients."""
         federated = load_partition(self.path, dataset)
         if len(federated.shares) != clients:
             raise ConfigError(
@@ -100,7 +104,7 @@ class PartitionFile:
     def __call__(
         self, labels: npt.NDArray[Any], clients: int, seed: int, keys: npt.NDArray[Any] | None = None
     ) -> list[Positions]:
-        """Each client's rows without regard to what they are for; ``labels`` are those of all rows."""
+        """Return all rows of each client, whatever they are for; ``labels`` are those of all rows."""
         stored = read_partition(self.path, len(labels))
         if len(stored.clients) != clients:
             raise ConfigError(f"{self.path} is for {len(stored.clients)} clients.  Set clients to that.")

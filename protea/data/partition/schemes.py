@@ -10,29 +10,34 @@ from pydantic import PositiveFloat, PositiveInt
 
 from protea.core.errors import ConfigError
 from protea.data.partition import algorithms
-from protea.data.partition.algorithms import Dialect, Positions
+from protea.data.partition.algorithms import Dialect
+from protea.data.partition.pfllib import Positions
 
 Array = npt.NDArray[Any]
 
 
 class Partition(Protocol):
+    """Settings of a partition, which distribute samples when they are called: one array of positions per client."""
+
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None) -> list[Positions]: ...
 
 
 @dataclass(frozen=True)
 class Iid:
+    """``kind = "iid"``: samples at random, the same number for each client."""
+
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
         return algorithms.iid(labels, clients, seed=seed)
 
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Each class in proportions drawn from Dirichlet(alpha); ``by_key`` deals out whole keys, by commonest class."""
+    """``kind = "dirichlet"``: each class in proportions drawn from Dirichlet(alpha)."""
 
     alpha: PositiveFloat = 0.1
-    dialect: Dialect = "protea"
-    least: PositiveInt | None = None
-    by_key: bool | None = None  # None, for no, is not written into settings
+    dialect: Dialect = "protea"  # pfllib: the very samples of PFLlib and HtFLlib
+    least: PositiveInt | None = None  # samples of a client; None for the dialect's own number
+    by_key: bool | None = None  # deal out whole keys, by their commonest class; None, for no, is not written to files
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
         return algorithms.dirichlet(
@@ -48,6 +53,8 @@ class Dirichlet:
 
 @dataclass(frozen=True)
 class Pathological:
+    """``kind = "pathological"``: each client has samples of a few classes only."""
+
     classes_per_client: PositiveInt = 2
     dialect: Dialect = "protea"
     balanced: bool = False
@@ -65,6 +72,8 @@ class Pathological:
 
 @dataclass(frozen=True)
 class Shards:
+    """``kind = "shards"``: samples sorted by label, cut into shards that are dealt out at random."""
+
     shards_per_client: PositiveInt = 2
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
@@ -73,8 +82,10 @@ class Shards:
 
 @dataclass(frozen=True)
 class Quantity:
+    """``kind = "quantity"``: the same mix of classes for all, but client sizes drawn from Dirichlet(alpha)."""
+
     alpha: PositiveFloat = 0.5
-    least: PositiveInt | None = None
+    least: PositiveInt | None = None  # samples of a client; None for 10, or half the mean size if that is less
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
         return algorithms.quantity(labels, clients, alpha=self.alpha, seed=seed, least=self.least)
@@ -82,13 +93,14 @@ class Quantity:
 
 @dataclass(frozen=True)
 class ByKey:
-    """One client per user, site or patient of the source."""
+    """``kind = "by-key"``: one client per user, site or patient of the source; with fewer clients, several each."""
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
         return algorithms.by_key(require_keys(keys, "by-key"), clients, seed=seed)
 
 
 def require_keys(keys: Array | None, where: str) -> Array:
+    """Return the keys; raise :class:`ConfigError` for a source that has none."""
     if keys is None:
         raise ConfigError(
             f"{where}: this source does not say whose each sample is.\n"

@@ -49,7 +49,7 @@ class Arrays:
 
 
 def pairs(x: Any, y: Any) -> tuple[Any, Any]:
-    """Inputs and labels; of a torch data set, gathered item by item."""
+    """Return inputs and labels; those of a torch data set are gathered item by item."""
     if x is None or y is not None:
         return x, y
     if isinstance(x, torch.Tensor | np.ndarray) or not hasattr(x, "__getitem__") or not hasattr(x, "__len__"):

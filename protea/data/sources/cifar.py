@@ -54,7 +54,7 @@ class CIFAR100:
 
 
 def read_records(wanted: SourceFiles, names_file: str, classes: int, label_bytes: int) -> Dataset:
-    """Records of labels, of which the last is the finest, and pixels; the last file is the test part."""
+    """Read records of ``label_bytes`` labels, the last of which counts, and pixels; the last file is the test part."""
     folder, batches = wanted.find(), []
     for part in wanted.files:
         path = files.find_file(folder, part) or folder / part
@@ -74,6 +74,6 @@ def read_records(wanted: SourceFiles, names_file: str, classes: int, label_bytes
 
 
 def class_names(path: Path, classes: int) -> tuple[str, ...]:
-    """From the file of names that comes with the images; numbers where it is not there."""
+    """Read the names of the classes from the file that comes with the images; numbers if it is not there."""
     names = path.read_text(encoding="utf-8").split() if path.exists() else []
     return tuple(names) if len(names) == classes else tuple(map(str, range(classes)))

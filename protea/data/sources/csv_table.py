@@ -20,9 +20,9 @@ from protea.data import convert, files
 from protea.data.dataset import Dataset
 from protea.data.texts import Texts
 
-TableRow = tuple[int, list[str]]  # with the number of its line
+TableRow = tuple[int, list[str]]  # the number of its line, and its cells
 
-LONGEST = 1 << 27  # characters of a cell: a clinical note may be long
+LONGEST = 1 << 27  # characters that a cell may have: a clinical note may be long
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 
 
@@ -85,9 +85,9 @@ class Csv:
         named: Sequence[str],
         features: Sequence[str],
     ) -> list[TableRow]:
-        """The rows that lack nothing that is needed; or an error at the first that does.
+        """Return the rows in which nothing needed is missing; with ``missing = "refuse"`` raise at the first other one.
 
-        Only of numbers a word can say that there is none: a class may be called "none".
+        Words such as "none" mean a missing value in columns of numbers only: a class may be called "none".
         """
         found = []
         for line, row in rows:
@@ -103,6 +103,7 @@ class Csv:
         return found
 
     def numbers(self, path: Path, rows: list[TableRow], place: Mapping[str, int], features: Sequence[str]) -> Tensor:
+        """Return the columns of numbers, float32 (rows, features), standardised if wanted."""
         x = np.array(
             [[parse_number(row[place[name]], path, line, name) for name in features] for line, row in rows],
             np.float64,
@@ -113,7 +114,7 @@ class Csv:
         return torch.from_numpy(x.astype(np.float32))
 
     def rows(self, path: Path) -> tuple[list[str], list[TableRow]]:
-        """The column names, and each row with the number of its line."""
+        """Read the table: the names of its columns, and each row with the number of its line."""
         csv.field_size_limit(LONGEST)
         try:
             text = files.read_content(path).decode(self.encoding).removeprefix("\ufeff")
@@ -138,6 +139,7 @@ class Csv:
 
 
 def parse_number(cell: str, path: Path, line: int, column: str) -> float:
+    """Return the number in a cell; raise :class:`DataError` for anything else."""
     if cell.strip().lower() in MISSING:
         raise missing_value(path, line, column)
     try:
@@ -153,6 +155,7 @@ def parse_number(cell: str, path: Path, line: int, column: str) -> float:
 
 
 def missing_value(path: Path, line: int, column: str) -> DataError:
+    """Make the error for an empty cell."""
     return DataError(
         f"{path}, line {line}, column {column!r}: the value is missing.\n"
         f'  Fill it in, or leave such lines out (missing = "drop"), or the column, by naming the others in features.'
@@ -160,10 +163,10 @@ def missing_value(path: Path, line: int, column: str) -> DataError:
 
 
 def shown_cell(cell: str) -> str:
-    """A word; more may be what somebody wrote of a patient."""
+    """Return a cell for a message, if it is one word; more may be what somebody wrote about a patient."""
     return repr(cell) if len(cell) < 20 and " " not in cell.strip() else f"a cell of {len(cell)} characters"
 
 
 def reason(error: Exception) -> str:
-    """What is wrong, without the bytes or words it was found in: these may be a patient's."""
+    """Say what is wrong without quoting the bytes or words it was found in: these may be about a patient."""
     return f"byte {error.start} does not fit" if isinstance(error, UnicodeDecodeError) else str(error)

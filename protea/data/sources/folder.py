@@ -17,7 +17,7 @@ from protea.data.dataset import Dataset
 class Folder:
     """``path/<class>/<image>``, or ``path/train/<class>/<image>`` with ``path/test/...`` beside it.
 
-    ``size`` scales each image to a square of so many pixels; without it all must be alike.
+    ``size`` scales each image to a square of so many pixels; without it all must have one size.
     ``mode`` is RGB or L (grey).
     """
 
@@ -42,4 +42,5 @@ class Folder:
 
 
 def image_paths(root: Path) -> list[Path]:
+    """Return the sorted paths ``root/<class>/<image>``."""
     return sorted(path for path in root.glob("*/*") if path.suffix.lower() in images.SUFFIXES)

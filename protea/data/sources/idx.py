@@ -38,6 +38,7 @@ CLOTHES = (
 
 
 def remotes(site: str, *digests: str) -> list[Remote]:
+    """Return the four files at a site, each with its MD5 checksum."""
     return [Remote(f"{site}/{file}.gz", f"md5:{digest}") for file, digest in zip(FILES, digests, strict=True)]
 
 
@@ -84,6 +85,7 @@ class MNIST:
 
 
 def read_idx_files(folder: Path, names: tuple[str, ...]) -> Dataset:
+    """Read the four files of a data set like MNIST."""
     x, y, x_test, y_test = (read_idx(files.find_file(folder, file) or folder / file) for file in FILES)
     for part, inputs, targets in (("train", x, y), ("t10k", x_test, y_test)):
         if inputs.ndim != 3 or targets.shape != inputs.shape[:1]:
@@ -94,7 +96,7 @@ def read_idx_files(folder: Path, names: tuple[str, ...]) -> Dataset:
 
 
 def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """An array of bytes: 0, 0, 8 for bytes, the number of dimensions, each of them in 4 bytes, the data."""
+    """Read one file: the bytes 0, 0, 8, the number of dimensions, each dimension in 4 bytes, and the data."""
     raw = files.read_content(path)
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise DataError(f"{path} is not an idx file of bytes: it begins with {raw[:4].hex(' ') or 'nothing'}.")

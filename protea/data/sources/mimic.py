@@ -104,7 +104,7 @@ class MimicBHC:
 
 
 def dispositions(path: Path) -> dict[tuple[str, str], str]:
-    """Where each admission of each patient led to, if that is known."""
+    """Read the disposition of each admission, by patient and admission; those without one are left out."""
     columns = ("subject_id", "hadm_id", "discharge_location")
     return {
         (subject, stay): PLACES.get(place.strip().upper(), "Other")
@@ -114,7 +114,7 @@ def dispositions(path: Path) -> dict[tuple[str, str], str]:
 
 
 def rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
-    """The cells in these columns, with the line they begin on; one row at a time, as the files are large."""
+    """Yield the cells of these columns, and the line each row begins on; row by row, as the files are large."""
     csv.field_size_limit(LONGEST)
     line = 0
     try:

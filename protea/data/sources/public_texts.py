@@ -80,6 +80,7 @@ class MTSamples:
 def read_table(
     name: str, label: str, *, split: str | None = None, key: str | None = None, test: tuple[str, ...] = ("test",)
 ) -> Dataset:
+    """Read a table of texts; raise :class:`DataError` that says where to put it if it is not there."""
     wanted = SourceFiles(name, ("text",), (name,), ())
     folder = wanted.folder()
     if folder is None:
@@ -89,6 +90,7 @@ def read_table(
 
 
 def missing_table(wanted: SourceFiles, columns: Sequence[str]) -> str:
+    """Return the message for a table that is not on this machine."""
     return (
         f"{wanted.name} is not on this machine, plain or as .gz, and is not downloaded.\n"
         f"  Looked in: {', '.join(map(str, wanted.places))}.\n"
@@ -98,7 +100,7 @@ def missing_table(wanted: SourceFiles, columns: Sequence[str]) -> str:
 
 
 def of_classes(data: Dataset, wanted: Tensor) -> Dataset:
-    """Only the samples of the classes for which ``wanted`` is true."""
+    """Return the samples of those classes for which ``wanted``, a bool per class, is true."""
     assert isinstance(data.x, Texts)
     if not wanted.any():
         raise DataError(

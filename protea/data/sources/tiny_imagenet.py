@@ -41,7 +41,7 @@ class TinyImageNet:
 
 
 def validation_images(folder: Path) -> list[tuple[Path, str]]:
-    """Lines of file name, class id and a box, parted by tabs."""
+    """Read the list of validation images: their paths and class ids."""
     lines = (folder / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
     cells = [line.split("\t") for line in lines if line]
     if short := next((line for line in cells if len(line) < 2), None):
@@ -50,6 +50,6 @@ def validation_images(folder: Path) -> list[tuple[Path, str]]:
 
 
 def class_words(path: Path) -> dict[str, str]:
-    """What each class id means, if the list is there."""
+    """Read what each class id means; nothing if the list is not there."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return {id: words for id, tab, words in (line.partition("\t") for line in lines) if tab}
