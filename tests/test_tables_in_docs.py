@@ -27,7 +27,7 @@ from protea.config.sections import Data, Engine, Evaluation, Split, participants
 from protea.config.toml import override, settings_from_table
 from protea.config.words import Protocol
 from protea.core.errors import ConfigError
-from protea.data.partition.dealing import pathological
+from protea.data.partition.algorithms import pathological
 from protea.evaluation.rules import NAMES
 from protea.methods.fedproto import FedProto
 from protea.methods.fedtgp import FedTGP

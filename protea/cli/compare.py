@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from protea.config.units import size
+from protea.config.units import format_bytes
 from protea.config.words import LOWER_IS_BETTER, MEASURES, PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.core.errors import ConfigError
 from protea.core.files import write_text
@@ -154,7 +154,7 @@ def cells(found: Comparison) -> dict[str, list[str]]:
         "per MB": lambda row: "-" if row.per_megabyte is None else brief((100 if share else 1) * row.per_megabyte),
         "target": reached if found.target is not None else None,
         "major": lambda row: shown(row.majority, share),
-        "sent": lambda row: size(row.sent),
+        "sent": lambda row: format_bytes(row.sent),
     }
     return {name: [make(row) for row in found.rows] for name, make in columns.items() if make is not None}
 

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from protea.config.experiment import Experiment
 from protea.config.sections import participants
-from protea.config.units import percent, size
+from protea.config.units import format_bytes, percent
 from protea.config.words import PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.federation.jobs import Reply
 from protea.federation.record import Record
@@ -165,7 +165,7 @@ def results(console: Console, found: Sequence[Result]) -> None:
         table.add_row(
             s["method"], percent(s["accuracy"]), percent(head), percent(rule),
             highest, *ensemble, *server,
-            size(s["bytes_up"]), size(s["bytes_down"]), f"{s['cost']['seconds']:.0f} s",
+            format_bytes(s["bytes_up"]), format_bytes(s["bytes_down"]), f"{s['cost']['seconds']:.0f} s",
         )  # fmt: skip
     table.add_row("majority", percent(found[0].summary["majority"]))
     console.print(table)

@@ -15,7 +15,7 @@ from protea.clients.plan import WorkerPlan
 from protea.clients.state_files import undone_if_it_fails
 from protea.clients.store import ClientStore, MemoryStore
 from protea.core.client import Client
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 from protea.core.errors import ProteaError
 from protea.core.payload import Named, pack, unpack
 from protea.core.process_memory import peak_memory
@@ -54,7 +54,7 @@ class Worker:
         """Do a job.  Whatever goes wrong is an error in the reply: it is the client's failure, not the engine's."""
         started = time.perf_counter()
         try:
-            with threads(self.plan.threads):
+            with torch_threads(self.plan.threads):
                 reply = self._run(job)
         except ProteaError as problem:
             reply = Reply(job.client, job.round, error=str(problem))
@@ -66,7 +66,7 @@ class Worker:
 
     def repeat(self, client: int, jobs: Sequence[Job]) -> None:
         """Bring a client that this process has not met to where it was in another one, which is gone."""
-        with threads(self.plan.threads):
+        with torch_threads(self.plan.threads):
             self.client(client)
             for job in jobs:
                 self._run(job)

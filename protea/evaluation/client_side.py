@@ -13,7 +13,7 @@ from torch import Tensor
 
 from protea.config.words import PARTS
 from protea.core import geometry
-from protea.core.client import LOOK, Client
+from protea.core.client import EVALUATION_BATCH, Client
 from protea.core.errors import ClientError, PayloadError
 from protea.core.method import Method
 from protea.core.payload import Payload
@@ -121,8 +121,8 @@ def examine(
     With ``local``, also by the prototypes of its own training samples; how these and the test samples lie to each
     other is told too.
     """
-    client.rest()
-    seen = client.seen() if local or client.small else {}
+    client.set_evaluation()
+    seen = client.cached_features() if local or client.fits_one_batch else {}
     prototypes = Prototypes.of(seen["train"], client.train.y, client.classes) if local else None
     ways = of_client(method, client, down, prototypes, rules)
     names = [rule for rule in all_names(rules) if rule in ways]
@@ -173,7 +173,7 @@ def shared_answers(
     """
     if client.shared_test is None:
         return {}
-    client.rest()
+    client.set_evaluation()
     ways = of_client(method, client, down, client.prototypes() if local else None, rules)
     return {rule: probabilities(scores).cpu() for rule, scores in answers(client, client.shared_test, ways).items()}
 
@@ -183,9 +183,9 @@ def answers(
 ) -> dict[str, Tensor]:
     """Scores ``(samples, classes)`` of every rule, from one pass through the model; none where features are known."""
     found: dict[str, list[Tensor]] = {rule: [] for rule in ways}
-    known = repeat(None) if features is None else (part.clone() for part in features.split(LOOK))
+    known = repeat(None) if features is None else (part.clone() for part in features.split(EVALUATION_BATCH))
     for (x, _), z in zip(client.batches(data), known, strict=False):
-        with client.model.remembering(x, z):
+        with client.model.reuse_features(x, z):
             for rule, answer in ways.items():
                 found[rule].append(answer(x))
     scores = {rule: torch.cat(parts) for rule, parts in found.items()}
@@ -216,9 +216,9 @@ def serve(method: Method[Any, Any], server: Server, test: Samples) -> dict[str, 
     model.eval()
     ways = of_server(method, server, model)
     hits = dict.fromkeys(ways, 0)
-    for rows in torch.arange(len(test)).split(LOOK):
+    for rows in torch.arange(len(test)).split(EVALUATION_BATCH):
         x, y = test.batch(rows)
-        with model.remembering():
+        with model.reuse_features():
             for rule, answer in ways.items():
                 hits[rule] += int((answer(x).argmax(1) == y).sum())
     return {rule: count / len(test) for rule, count in hits.items()}

@@ -42,7 +42,7 @@ def of_client(
 
     ``local`` prototypes are those of the client's own training data, so of its own classes.
     """
-    model, classes = client.model, client.own
+    model, classes = client.model, client.own_classes
     ways: dict[str, Answer] = {
         "method": lambda x: method.predict(client, x, down),
         "head": model,

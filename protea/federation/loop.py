@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from protea.config.sections import participants
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 from protea.core.errors import ClientError, PayloadError, ProteaError
 from protea.core.method import Method
 from protea.core.payload import Named, pack, unpack
@@ -258,7 +258,7 @@ class Federation:
     @contextmanager
     def _on_server(self, purpose: str) -> Iterator[None]:
         """Draws of a server hook come from the stream ``server/round/12/aggregate``."""
-        with threads(self.plan.threads), self.server.rng.at("round", self.server.round).default(purpose):
+        with torch_threads(self.plan.threads), self.server.rng.at("round", self.server.round).default(purpose):
             yield
 
     # Beside the rounds

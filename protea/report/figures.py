@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protea.core.errors import ConfigError
-from protea.core.files import whole_file
+from protea.core.files import writing
 from protea.report.content import Plain
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def draw(content: Plain, folder: Path, form: str) -> list[Path]:
     with matplotlib.rc_context(STYLE):
         for name, figure in figures(content):
             paths.append(folder / f"{name}.{form}")
-            with whole_file(paths[-1]) as file:
+            with writing(paths[-1]) as file:
                 figure.savefig(file, format=form, dpi=200, metadata=UNDATED[form])
     return paths
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.core.errors import ConfigError
-from protea.core.files import whole_file
+from protea.core.files import writing
 from protea.federation.record import Line
 from protea.runs.reader import RunReader, find
 from protea.runs.settings_diff import labels
@@ -60,7 +60,7 @@ def _inner(name: str, value: object) -> Iterator[tuple[str, float]]:
 def write_csv(path: Path, found: Iterable[ExportRow]) -> int:
     """Write the rows to a CSV file; the answer is how many there were."""
     count = 0
-    with whole_file(path) as file:
+    with writing(path) as file:
         text = TextIOWrapper(file, encoding="utf-8", newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -78,7 +78,7 @@ def write_parquet(path: Path, found: Iterable[ExportRow], group: int = 100_000) 
     kinds = (text, text, whole, whole, whole, text, arrow.float64())
     schema = arrow.schema(list(zip(COLUMNS, kinds, strict=True)))
     left, count = iter(found), 0
-    with whole_file(path) as file, parquet.ParquetWriter(file, schema) as writer:
+    with writing(path) as file, parquet.ParquetWriter(file, schema) as writer:
         while rows := list(islice(left, group)):
             columns = [arrow.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
             writer.write_table(arrow.Table.from_arrays(columns, schema=schema))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from protea.clients.state_files import load_client, load_server
-from protea.core.client import LOOK, Client
+from protea.core.client import EVALUATION_BATCH, Client
 from protea.core.errors import ConfigError, DataError, nearest
 from protea.core.method import Method
 from protea.core.payload import pack, unpack
@@ -21,7 +21,7 @@ from protea.core.prototypes import Prototypes
 from protea.core.samples import normalise
 from protea.core.server import Server
 from protea.core.split_model import SplitModel
-from protea.data.convert import inputs
+from protea.data.convert import to_inputs
 from protea.evaluation import rules
 from protea.evaluation.counts import probabilities
 from protea.runs.setup import RunSetup
@@ -55,7 +55,7 @@ class TrainedClient:
 
         ``x`` is as the model was trained: float32 as they are, bytes of images, or texts.
         """
-        answer, batches = self._rule(rule), self._inputs(x).split(LOOK)
+        answer, batches = self._rule(rule), self._inputs(x).split(EVALUATION_BATCH)
         if not batches[0].numel():
             return torch.zeros(0, self.client.classes)
         return torch.cat([probabilities(answer(batch.to(self.client.device))).float().cpu() for batch in batches])
@@ -72,7 +72,7 @@ class TrainedClient:
         return matrix.index_put_((data.y.cpu(), said), torch.ones(len(said), dtype=torch.int64), accumulate=True)
 
     def _rule(self, rule: str) -> rules.Answer:
-        self.client.rest()
+        self.client.set_evaluation()
         local = self.client.prototypes() if rule == "local_prototypes" else None
         ways = rules.of_client(self.method, self.client, self.down, local, self.own_rules)
         if rule not in ways:
@@ -85,7 +85,7 @@ class TrainedClient:
             if isinstance(x, str) or not all(isinstance(text, str) for text in x):
                 raise DataError("This model reads texts: give a list of strings.")
             return view(list(x))
-        found = x if isinstance(x, Tensor) else inputs(np.asarray(x))
+        found = x if isinstance(x, Tensor) else to_inputs(np.asarray(x))
         found = normalise(found) if found.dtype == torch.uint8 else found.to(torch.float32)
         expected = self.client.train.shape
         if found.ndim == len(expected) and expected[:1] == (1,):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from protea.config.experiment import Experiment, experiment_to_toml
-from protea.config.units import size
+from protea.config.units import format_bytes
 from protea.config.words import PROTOCOLS, SCOPES, Protocol
 from protea.core.errors import ClientError
 from protea.core.files import write_text
@@ -20,7 +20,7 @@ from protea.core.rng import Streams
 from protea.evaluation.protocols import best_round
 from protea.federation.record import Record
 from protea.methods.local import Local
-from protea.models.architectures import parameters
+from protea.models.architectures import count_parameters
 from protea.runs.observers import Observer
 from protea.runs.reader import RunReader, unwell
 from protea.runs.run import Run
@@ -63,7 +63,7 @@ def cost(each: Experiment) -> RunCost:
     factory = prepare(each)
     with Streams(each.seed).default("preview"):
         models = [factory.make(member) for member in factory.members]
-    sizes = [4 * sum(parameters(model).values()) for model in models]
+    sizes = [4 * sum(count_parameters(model).values()) for model in models]
     seconds = each.rounds * preview.seconds(each, factory, models)
     models_of_all = sum(sizes[client % len(sizes)] for client in range(each.clients))
     return RunCost(seconds, each.checkpoint.keep * models_of_all)
@@ -249,7 +249,7 @@ def every_run(results: TableResults) -> str:
         numbers = [value(reader, "test", protocol) for protocol in protocols]
         numbers += [value(reader, "test", results.protocol, rule) for rule in ("head", "local_prototypes")]
         numbers += [value(reader, measure, results.protocol) for measure in others]
-        travelled = size(reader.summary["bytes_up"] + reader.summary["bytes_down"])
+        travelled = format_bytes(reader.summary["bytes_up"] + reader.summary["bytes_down"])
         spent = f"{reader.summary['cost']['seconds']:.0f} s"
         shown = ["-" if number is None else f"{number:.2f}" for number in numbers]
         lines.append([each.cell, each.row, str(each.seed), *shown, travelled, spent, each.path.name])

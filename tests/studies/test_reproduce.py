@@ -200,7 +200,7 @@ def test_a_part_of_a_table_is_named_by_words_of_its_cells():
 
 
 def test_missing_data_are_named_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("protea.data.files.roots", lambda: [tmp_path])
+    monkeypatch.setattr("protea.data.files.data_folders", lambda: [tmp_path])
     preset, cells = papers.find("fedtgp/table1")
     with pytest.raises(ConfigError) as error:
         plan(preset, cells, [], Scale(fraction=0.1), tmp_path / "out")

@@ -17,7 +17,7 @@ FIELDS = ("x", "y", "names", "keys", "x_test", "y_test", "keys_test")
 
 @dataclass(frozen=True)
 class Npz:
-    """Inputs ``x`` and labels ``y``, and if wanted ``names`` of the classes, ``keys`` and a test part.
+    """A file with inputs ``x`` and labels ``y``, and if wanted ``names`` of the classes, ``keys`` and a test part.
 
     ``x`` and ``y`` may be all that ``Arrays`` takes.  Pickled objects are never read.
     """
@@ -28,10 +28,11 @@ class Npz:
     def load(self) -> Dataset:
         fields = self.fields()
         names = fields.pop("names", None)
-        return convert.dataset(**fields, names=None if names is None else names.tolist(), tokens=self.tokens)
+        return convert.to_dataset(**fields, names=None if names is None else names.tolist(), tokens=self.tokens)
 
     def fields(self) -> dict[str, Any]:
-        path = files.own(self.path)
+        """Read the arrays of the file by name; raise :class:`DataError` for names that mean nothing here."""
+        path = files.user_path(self.path)
         if path.is_file() and not zipfile.is_zipfile(path) and path.suffix != ".npy":
             raise DataError(f"{path} is damaged or not an .npz file.  Save with numpy.savez(path, x=..., y=...).")
         try:
