@@ -88,7 +88,7 @@ class TrainedClient:
         found = x if isinstance(x, Tensor) else to_inputs(np.asarray(x))
         found = normalise(found) if found.dtype == torch.uint8 else found.to(torch.float32)
         expected = self.client.train.shape
-        if found.ndim == len(expected) and expected[:1] == (1,):
+        if expected == (1, *found.shape[1:]):
             found = found.unsqueeze(1)  # grey images without an axis of channels
         if tuple(found.shape[1:]) != expected:
             raise DataError(
