@@ -43,9 +43,9 @@ def main(rounds: str = "5", engine: str = "inline") -> None:
 
 def measure(experiment: Experiment) -> tuple[int, float, float]:
     """Bytes of a checkpoint; median seconds of a round and of writing one."""
-    recipe, trained, saved = prepare(experiment), list[float](), list[float]()
-    with tempfile.TemporaryDirectory() as folder, closing(open_engine(experiment, recipe)) as engine:
-        loop = federation(experiment, recipe, engine)
+    factory, trained, saved = prepare(experiment), list[float](), list[float]()
+    with tempfile.TemporaryDirectory() as folder, closing(open_engine(experiment, factory)) as engine:
+        loop = federation(experiment, factory, engine)
         for record in loop.run():
             trained.append(sum(record.cost.seconds.values()))
             started = time.perf_counter()

@@ -54,9 +54,9 @@ def grown(axis: str, method: str, samples: int, rounds: int, table: Table) -> No
         works = {}
         for value in AXES[axis]:
             made = experiment(axis, value, method, samples, rounds)
-            recipe = prepare(made)
-            engine = stack.enter_context(closing(open_engine(made, recipe)))
-            run = federation(made, recipe, engine).run()
+            factory = prepare(made)
+            engine = stack.enter_context(closing(open_engine(made, factory)))
+            run = federation(made, factory, engine).run()
             works[str(value)] = partial(lambda name, run: records[name].append(next(run)), str(value), run)
         taken = in_turns(works, rounds)
     first = taken[str(AXES[axis][0])]

@@ -40,10 +40,10 @@ def main(path: str = "examples/digits.toml", rounds: str = "4", architecture: st
 
 def compared(experiment: Experiment) -> tuple[float, float]:
     """How often a round of Local fits into one of this experiment's, and the server's share in it."""
-    recipe = prepare(experiment)
+    factory = prepare(experiment)
     loops = []
     for each in (experiment, replace(experiment, method=Local())):
-        loops.append(federation(each, recipe, open_engine(each, recipe)).run())
+        loops.append(federation(each, factory, open_engine(each, factory)).run())
     seen: list[list[dict[str, float]]] = [[], []]
     for _ in range(experiment.rounds):
         for costs, loop in zip(seen, loops, strict=True):

@@ -76,20 +76,20 @@ def main(rounds: str = "10") -> None:
 
 
 def measure(work: Path, rounds: int, parties: list[subprocess.Popen[bytes]]) -> None:
-    home, port = work / "federation", free_port()
+    directory, port = work / "federation", free_port()
     for site in SITES:
         shutil.copytree(HOSPITAL / site, work / site)
     run(sys.executable, HOSPITAL / "deal.py", *(work / site for site in SITES))
     names = ["--classes", "malignant,benign", "--sites", ",".join(SITES)]
     sizes = ["--dim", "32", "--rounds", rounds, "--quorum", "3", "--tls", "localhost", "--port", port]
-    run(*PROTEA, "federation", "init", home, *names, *sizes)
+    run(*PROTEA, "federation", "init", directory, *names, *sizes)
     relays = {site: Relay(port) for site in SITES}
     for site in SITES:
-        run(*PROTEA, "site", "check", home / "bundles" / f"{site}.protea", "--dir", work / site)
+        run(*PROTEA, "site", "check", directory / "bundles" / f"{site}.protea", "--dir", work / site)
         redirect(work / site / "bundle" / "bundle.json", relays[site].port)
 
     joined = {site: start(work, parties, site, "site", "join", "--dir", work / site) for site in SITES[:2]}
-    server = start(work, parties, "server", "federation", "serve", home, "--listen", "127.0.0.1")
+    server = start(work, parties, "server", "federation", "serve", directory, "--listen", "127.0.0.1")
     until(lambda: b"south has come" in (work / "server.log").read_bytes())
     until(lambda: b"north has come" in (work / "server.log").read_bytes())
     before, started = relays["south"].up + relays["south"].down, time.monotonic()
@@ -97,7 +97,7 @@ def measure(work: Path, rounds: int, parties: list[subprocess.Popen[bytes]]) -> 
     idle = (relays["south"].up + relays["south"].down - before) / (time.monotonic() - started)
 
     joined["coast"] = start(work, parties, "coast", "site", "join", "--dir", work / "coast")
-    metrics = home / "run" / "metrics.jsonl"
+    metrics = directory / "run" / "metrics.jsonl"
     until(lambda: done(metrics) >= 1)
     first, began = {site: (relay.up, relay.down) for site, relay in relays.items()}, time.monotonic()
     until(lambda: done(metrics) >= rounds - 1, 600)

@@ -9,7 +9,7 @@ the same samples, batch, learning rate and loss, and every client is evaluated i
 fluke: one process, the network htcnn2 for all clients, samples dealt out evenly, since it has one architecture only
 and evaluates only clients that have class 0.  It takes prototypes while it trains and answers by the client's own, and
 so does Protea here.  Flower: a ClientApp with the eight networks of htcnn8, Dirichlet 0.1, one actor per core.  The
-peers answer by one rule, Protea by six, as it always does.  Accuracies are shown: they have to be alike.
+peers answer by one rule, Protea by six, as it always does.  Accuracies are shown: they have to agree.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ def experiment(peer: str, samples: int, rounds: int) -> Experiment:
     return found
 
 
-def write(recipe: ClientFactory, path: Path) -> None:
+def write(factory: ClientFactory, path: Path) -> None:
     """Samples of all clients, as Protea's clients see them."""
     arrays = {}
-    for client, share in enumerate(recipe.data.shares):
+    for client, share in enumerate(factory.data.shares):
         for name, rows in (("", share.train), ("_test", share.test)):
-            own = recipe.samples(rows)
+            own = factory.samples(rows)
             x, y = own.batch(torch.arange(len(own)))
             arrays |= {f"{client}/x{name}": x.numpy(), f"{client}/y{name}": y.numpy()}
     np.savez(path, **arrays)
@@ -134,21 +134,21 @@ def started(python: Path, script: str, given: dict[str, object], folder: Path) -
 def compared(peer: str, python: Path, samples: int, rounds: int) -> tuple[list[float], list[float], float, float]:
     """Seconds of the peer's rounds and of ours, and both accuracies after the last."""
     ours = experiment(peer, samples, rounds)
-    recipe, own, theirs, records = prepare(ours), list[float](), list[float](), list[Record]()
+    factory, own, theirs, records = prepare(ours), list[float](), list[float](), list[Record]()
     given: dict[str, object] = {
         "clients": ours.clients, "batch": ours.training.batch, "lr": ours.training.lr, "pull": ours.method.pull,
         "threads": cores(),
     }  # fmt: skip
-    with tempfile.TemporaryDirectory() as name, closing(open_engine(ours, recipe)) as engine:
+    with tempfile.TemporaryDirectory() as name, closing(open_engine(ours, factory)) as engine:
         folder = Path(name)
-        write(recipe, folder / "data.npz")
+        write(factory, folder / "data.npz")
         with started(
             python,
             f"{peer}_fedproto.py",
             given | {"data": str(folder / "data.npz"), "scratch": str(folder / "ray")},
             folder,
         ) as other:
-            run = federation(ours, recipe, engine).run()
+            run = federation(ours, factory, engine).run()
             for _ in range(rounds):
                 theirs.append(seconds(other.play))
                 own.append(seconds(lambda: records.append(next(run))))

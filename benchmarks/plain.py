@@ -29,6 +29,7 @@ from protea import Experiment, Prototypes, Upload
 from protea.clients.factory import ClientFactory
 from protea.core.devices import torch_threads
 from protea.core.rng import Streams
+from protea.core.training import SGD
 from protea.methods.fedpagr import unit
 from protea.methods.fedsa import average_margin
 from protea.runs.setup import prepare
@@ -128,13 +129,13 @@ class FedPAGR(FedProto):
 KINDS = {"fedsa": FedSA, "fedpagr": FedPAGR}
 
 
-def rounds(experiment: Experiment, recipe: ClientFactory, cores: int = 2) -> Iterator[Round]:
+def rounds(experiment: Experiment, factory: ClientFactory, cores: int = 2) -> Iterator[Round]:
     """Each ``next`` is a round in one process with so many threads."""
     plan, settings, root = experiment.training, experiment.method, Streams(experiment.seed)
-    assert plan.optimizer == "sgd" and plan.schedule == "constant" and not plan.clip  # all that this loop can do
+    assert plan.optimizer == SGD() and plan.schedule == "constant" and not plan.clip  # all that this loop can do
     method = KINDS.get(experiment.method_label(settings), FedProto)(settings)
-    parties = [enter(recipe, id, root.at("client", id)) for id in range(experiment.clients)]
-    server = recipe.server(experiment.seed)
+    parties = [enter(factory, id, root.at("client", id)) for id in range(experiment.clients)]
+    server = factory.server(experiment.seed)
     with root.at("server", "round", 0).default("start"):
         settings.start_server(server)
     for number in range(1, experiment.rounds + 1):
@@ -158,8 +159,8 @@ def rounds(experiment: Experiment, recipe: ClientFactory, cores: int = 2) -> Ite
         yield result
 
 
-def enter(recipe: ClientFactory, id: int, rng: Streams) -> Party:
-    client = recipe(id, rng)
+def enter(factory: ClientFactory, id: int, rng: Streams) -> Party:
+    client = factory(id, rng)
     assert client.test is not None and client.augment is None
     x, y = client.train.batch(torch.arange(len(client.train)))
     x_test, y_test = client.test.batch(torch.arange(len(client.test)))

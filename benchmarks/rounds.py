@@ -32,9 +32,9 @@ def main(path: str = "examples/digits.toml", rounds: str = "5", workers: str = "
     table = Table(method=12, inline_s=10, processes_s=13, ratio=8, train=8, evaluate=10, server=8, overhead=10)
     for name in methods.split(",") if methods else registry.table("methods"):
         experiment = suited(base, registry.find("methods", name)())
-        recipe = prepare(experiment)
-        opened = {kind: open_engine(replace(experiment, engine=each), recipe) for kind, each in engines.items()}
-        loops = {kind: federation(experiment, recipe, engine).run() for kind, engine in opened.items()}
+        factory = prepare(experiment)
+        opened = {kind: open_engine(replace(experiment, engine=each), factory) for kind, each in engines.items()}
+        loops = {kind: federation(experiment, factory, engine).run() for kind, engine in opened.items()}
         costs: list[dict[str, float]] = []
 
         def many(loop: Iterator[Record] = loops["processes"], costs: list[dict[str, float]] = costs) -> None:

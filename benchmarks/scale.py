@@ -34,7 +34,7 @@ from protea.config.sections import Data, Engine, Evaluation
 from protea.core.rng import Streams
 from protea.data.partition.schemes import Iid
 from protea.data.sources.arrays import Arrays
-from protea.federation.loop import choose
+from protea.federation.sampling import Uniform
 from protea.runs.setup import federation, open_engine, prepare
 
 FEW, CHOSEN = 20, 10
@@ -52,9 +52,9 @@ def pair(clients: int, samples: int, rounds: int, memory: str | None) -> dict[st
         loops = {}
         for name, count in (("few", FEW), ("many", clients)):
             experiment = of_clients(count, samples, rounds, memory if name == "many" else None)
-            recipe = prepare(experiment)
-            engine = stack.enter_context(closing(open_engine(experiment, recipe)))
-            loops[name] = federation(experiment, recipe, engine)
+            factory = prepare(experiment)
+            engine = stack.enter_context(closing(open_engine(experiment, factory)))
+            loops[name] = federation(experiment, factory, engine)
         runs = {name: loop.run() for name, loop in loops.items()}
         taken = in_turns({name: partial(next, run) for name, run in runs.items()}, rounds)
     few, many = taken["few"], taken["many"]
@@ -72,7 +72,7 @@ def points(classes: int, samples: int, dim: int = 16) -> Arrays:
 def crowd(clients: int) -> tuple[float, float, float, float]:
     """Seconds to choose some of very many clients, to prepare such a federation, and of its rounds; bytes."""
     server = Server(classes=10, dim=64, rng=Streams(1).at("server"))
-    chosen = median(seconds(lambda: choose(range(clients), CHOSEN / clients, server)) for _ in range(9))
+    chosen = median(seconds(lambda: Uniform()(range(clients), CHOSEN, 1, server.rng)) for _ in range(9))
     experiment = Experiment(
         rounds=3, clients=clients, fraction=CHOSEN / clients, device="cpu",
         data=Data(source=points(10, 4 * clients), partition=Iid()),
@@ -100,9 +100,9 @@ def of_classes(method: str, classes: int, rounds: int) -> tuple[dict[str, list[f
                 models=Models(family="tiny_mlp", dim=64),
                 evaluation=Evaluation(shared="never"),
             )  # fmt: skip
-            recipe = prepare(experiment)
-            engine = stack.enter_context(closing(open_engine(experiment, recipe)))
-            loops[name] = federation(experiment, recipe, engine).run()
+            factory = prepare(experiment)
+            engine = stack.enter_context(closing(open_engine(experiment, factory)))
+            loops[name] = federation(experiment, factory, engine).run()
         taken = in_turns(
             {"few": partial(next, loops["few"]), "many": lambda: records.append(next(loops["many"]))}, rounds
         )

@@ -34,17 +34,17 @@ aten = torch.ops.aten
 class ByHand:
     """Forward and backward of convolutions, linear layers and a linear head."""
 
-    def __init__(self, model: Any, layout: torch.memory_format) -> None:
-        layers, self.layout = list(model.body.modules()), layout
+    def __init__(self, model: Any, memory_format: torch.memory_format) -> None:
+        layers, self.memory_format = list(model.body.modules()), memory_format
         self.convs = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
         for conv in self.convs:
-            conv.weight.data = conv.weight.data.contiguous(memory_format=layout)
+            conv.weight.data = conv.weight.data.contiguous(memory_format=memory_format)
         self.linears = [layer for layer in layers if isinstance(layer, nn.Linear)]
         self.head = model.head
 
     @torch.no_grad()
     def step(self, x: Tensor, y: Tensor, prototypes: Tensor) -> None:
-        x = x.contiguous(memory_format=self.layout)
+        x = x.contiguous(memory_format=self.memory_format)
         seen = []  # of each convolution: its input, its output, where the largest were, and these after ReLU
         for conv in self.convs:
             out = F.conv2d(x, conv.weight, conv.bias)
@@ -63,7 +63,7 @@ class ByHand:
             slope = back(linear, given, aten.threshold_backward(slope, output, 0))
         slope = slope.view(seen[-1][3].shape)
         for conv, (given, out, places, after) in zip(self.convs[::-1], seen[::-1], strict=True):
-            slope = aten.threshold_backward(slope, after, 0).contiguous(memory_format=self.layout)
+            slope = aten.threshold_backward(slope, after, 0).contiguous(memory_format=self.memory_format)
             slope = aten.max_pool2d_with_indices_backward(slope, out, [2, 2], [2, 2], [0, 0], [1, 1], False, places)
             wanted = [conv is not self.convs[0], True, True]
             slope, weight, bias = aten.convolution_backward(
@@ -91,8 +91,8 @@ class Subject:
         self.prototypes = torch.randn(client.classes, client.dim, generator=torch.Generator().manual_seed(0)).relu()
         self.plain = copy.deepcopy(client.model)
         self.hands = {
-            name: ByHand(copy.deepcopy(client.model), layout)
-            for name, layout in (("contiguous", torch.contiguous_format), ("channels_last", torch.channels_last))
+            name: ByHand(copy.deepcopy(client.model), memory_format)
+            for name, memory_format in (("contiguous", torch.contiguous_format), ("channels_last", torch.channels_last))
         }
 
     def loss(self, model: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -111,9 +111,9 @@ class Subject:
     def by_autograd(self) -> None:
         self._autograd([(self.x[rows], self.y[rows]) for rows in self._rows()])
 
-    def by_hand(self, layout: str) -> None:
+    def by_hand(self, memory_format: str) -> None:
         for rows in self._rows():
-            self.hands[layout].step(self.x.index_select(0, rows), self.y[rows], self.prototypes)
+            self.hands[memory_format].step(self.x.index_select(0, rows), self.y[rows], self.prototypes)
 
     @torch.no_grad()
     def check(self) -> float:
@@ -156,28 +156,35 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     table = Table(
-        model=8, batch=7, differ=10, ms_by_hand=12, layout=15, protea_over_hand=18, autograd_over_hand=20,
+        model=8, batch=7, differ=10, ms_by_hand=12, memory_format=15, protea_over_hand=18, autograd_over_hand=20,
         autograd_over_protea=22,
     )  # fmt: skip
     for batch in map(int, options.batches.split(",")):
         experiment = setting(
             "fedproto", rounds=options.turns + 1, samples=8000, clients=8, batch=batch, lr=LR, alpha=100
         )
-        recipe = prepare(experiment)
+        factory = prepare(experiment)
         for number in map(int, options.members.split(",")):
-            client = recipe(number - 1, Streams(1).at("client", number - 1))
+            client = factory(number - 1, Streams(1).at("client", number - 1))
             differ = Subject(copy.deepcopy(client), batch, 20).check()
             if not differ < 1e-3:
                 raise SystemExit(f"htcnn{number}, batch {batch}: weights differ by {differ:.2g} after 20 steps.")
             subject = Subject(client, batch, options.steps)
             works = {"protea": subject.by_protea, "autograd": subject.by_autograd}
-            works |= {layout: partial(subject.by_hand, layout) for layout in subject.hands}
+            works |= {memory_format: partial(subject.by_hand, memory_format) for memory_format in subject.hands}
             seconds = in_turns(works, options.turns + 1)
-            layout = min(subject.hands, key=lambda name, seconds=seconds: median(seconds[name]))
-            hand, own, auto = seconds[layout], seconds["protea"], seconds["autograd"]
+            memory_format = min(subject.hands, key=lambda name, seconds=seconds: median(seconds[name]))
+            hand, own, auto = seconds[memory_format], seconds["protea"], seconds["autograd"]
             each = 1000 * median(hand) / options.steps
             table.add(
-                f"htcnn{number}", batch, differ, each, layout, ratio(own, hand), ratio(auto, hand), ratio(auto, own)
+                f"htcnn{number}",
+                batch,
+                differ,
+                each,
+                memory_format,
+                ratio(own, hand),
+                ratio(auto, hand),
+                ratio(auto, own),
             )
     table.keep("step", vars(options))
 

@@ -69,18 +69,18 @@ def compared(
     experiment: Experiment, threads: int = 0
 ) -> tuple[dict[str, list[float]], dict[str, list[tuple[float, float]]]]:
     """Seconds of each round, and its loss and accuracy, of both."""
-    recipe = prepare(experiment)
+    factory = prepare(experiment)
     said: dict[str, list[tuple[float, float]]] = {"plain": [], "protea": []}
 
     def by_hand() -> Iterator[None]:
-        for found in plain.rounds(experiment, recipe, threads or cores()):
+        for found in plain.rounds(experiment, factory, threads or cores()):
             said["plain"].append((found.loss, found.accuracy["method"]))
             yield
 
-    with closing(open_engine(experiment, recipe)) as engine:
+    with closing(open_engine(experiment, factory)) as engine:
 
         def by_protea() -> Iterator[None]:
-            for record in federation(experiment, recipe, engine).run():
+            for record in federation(experiment, factory, engine).run():
                 loss = math.nan if record.loss is None else record.loss
                 said["protea"].append((loss, record.test["method"].weighted))
                 yield

@@ -58,10 +58,10 @@ def test_the_plain_loop_does_the_same_work(method: str, measure: Any) -> None:
     experiment = target.setting(
         method, rounds=2, samples=240, clients=3, family="tiny5", data="digits", lr=0.02, alpha=1.0
     )
-    recipe = prepare(experiment)
-    theirs = list(plain.rounds(experiment, recipe, 1))
-    with closing(open_engine(replace(experiment, engine=Engine("inline")), recipe)) as engine:
-        ours = list(federation(experiment, recipe, engine).run())
+    factory = prepare(experiment)
+    theirs = list(plain.rounds(experiment, factory, 1))
+    with closing(open_engine(replace(experiment, engine=Engine("inline")), factory)) as engine:
+        ours = list(federation(experiment, factory, engine).run())
     for one, other in zip(theirs, ours, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-3)
         assert one.accuracy == pytest.approx({rule: score.weighted for rule, score in other.test.items()}, abs=0.02)

@@ -52,13 +52,13 @@ def init(
     content = None
     if public is not None:
         content, table["shape"] = read_public_inputs(public)
-    home = CoordinatorDirectory.create(
+    federation = CoordinatorDirectory.create(
         directory, new_task(table, set_ or []), tls or "127.0.0.1", port, tls is not None, content
     )
     console = Console()
     say(console, f"Task: {directory / 'task.toml'}")
     for name in [name.strip() for name in sites.split(",") if name.strip()]:
-        say(console, f"Bundle for {name}: {home.invite(name)}")
+        say(console, f"Bundle for {name}: {federation.invite(name)}")
     if tls is None:
         say(console, "Without --tls the server is for this machine only: neither encrypted, nor are sites told apart.")
     else:
@@ -77,13 +77,13 @@ def invite(
     """Write bundles for further sites.  A federation that is running lets them in at its next round."""
     from protea.network.coordinator.directory import CoordinatorDirectory
 
-    home, console = CoordinatorDirectory.open(directory), Console()
+    federation, console = CoordinatorDirectory.open(directory), Console()
     if not names and not renew:
         raise ConfigError("Whom to invite?  Give names of sites, or --renew.")
-    for path in home.renew() if renew else []:
+    for path in federation.renew() if renew else []:
         say(console, f"Bundle: {path}")
     for name in names or []:
-        say(console, f"Bundle for {name}: {home.invite(name)}")
+        say(console, f"Bundle for {name}: {federation.invite(name)}")
 
 
 @app.command()

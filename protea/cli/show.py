@@ -25,18 +25,22 @@ def show(config_file: Config, changes: Changes = None) -> None:
 
 
 def show_experiment(console: Console, experiment: Experiment) -> None:
-    recipe = prepare(experiment)
+    factory = prepare(experiment)
     console.rule("Settings")
     console.print(experiment_to_toml(experiment), highlight=False, markup=False)
     console.rule("Clients")
-    console.print(clients(recipe))
-    console.print(f"Always answering a client's commonest class: {percent(recipe.data.majority())} % accuracy.")
+    console.print(clients(factory))
+    console.print(f"Always answering a client's commonest class: {percent(factory.data.majority())} % accuracy.")
     console.rule("Models")
     with Streams(experiment.seed).default("preview"):
-        models = [recipe.make(member) for member in recipe.members]
-    console.print(architectures(recipe, models))
+        models = [factory.make(member) for member in factory.members]
+    console.print(architectures(factory, models))
     console.rule("Cost")
-    sent, took, name = traffic(experiment, recipe), seconds(experiment, recipe, models), method_label(experiment.method)
+    sent, took, name = (
+        traffic(experiment, factory),
+        seconds(experiment, factory, models),
+        method_label(experiment.method),
+    )
     both = sent.up + sent.down
     console.print(
         f"{name}: about {format_bytes(sent.up)} up and {format_bytes(sent.down)} down per round "
@@ -47,9 +51,9 @@ def show_experiment(console: Console, experiment: Experiment) -> None:
     )
 
 
-def clients(recipe: ClientFactory) -> Table:
+def clients(factory: ClientFactory) -> Table:
     """Samples and classes of each client."""
-    data, names = recipe.data, recipe.data.dataset.names
+    data, names = factory.data, factory.data.dataset.names
     counts = data.class_counts()
     table = Table(
         box=SIMPLE,
@@ -66,20 +70,20 @@ def clients(recipe: ClientFactory) -> Table:
         row = counts[client].tolist()
         classes = [str(n or "") for n in row] if few else [str(sum(n > 0 for n in row)), names[row.index(max(row))]]
         parts = (str(len(part)) for part in (share.train, share.validation, share.test))
-        table.add_row(str(client), recipe.members[client % len(recipe.members)].architecture, *parts, *classes)
+        table.add_row(str(client), factory.members[client % len(factory.members)].architecture, *parts, *classes)
     if len(data.shares) > SHOWN:
         table.add_row(f"... {len(data.shares) - SHOWN} more")
     return table
 
 
-def architectures(recipe: ClientFactory, models: list[SplitModel]) -> Table:
+def architectures(factory: ClientFactory, models: list[SplitModel]) -> Table:
     """Parameters of each architecture, and how many clients have it."""
     table = Table(box=SIMPLE, title="Parameters", title_justify="left")
     table.add_column("architecture")
     for column in ("body", "adapter", "head", "clients"):
         table.add_column(column, justify="right")
-    held = len(recipe.data.shares)
-    for index, (member, model) in enumerate(zip(recipe.members, models, strict=True)):
+    held = len(factory.data.shares)
+    for index, (member, model) in enumerate(zip(factory.members, models, strict=True)):
         users = len(range(index, held, len(models)))
         table.add_row(member.architecture, *(f"{n:,}" for n in count_parameters(model).values()), str(users))
     return table

@@ -31,10 +31,10 @@ class RoundBytes:
     down: float
 
 
-def traffic(experiment: Experiment, recipe: ClientFactory) -> RoundBytes:
+def traffic(experiment: Experiment, factory: ClientFactory) -> RoundBytes:
     """Found by playing two rounds in which every client has one sample of each of its classes."""
     small = replace(experiment, rounds=2, fraction=1.0, failures="stop")
-    tiny = replace(recipe, source=miniature(recipe.data), rounds=2)
+    tiny = replace(factory, source=miniature(factory.data), rounds=2)
     engine = Inline(WorkerPlan(experiment.method, tiny, experiment.seed, experiment.engine.threads))
     *_, last = federation(small, tiny, engine).run()
     part = participants(experiment.clients, experiment.fraction) / experiment.clients
@@ -53,13 +53,13 @@ def miniature(data: Federated) -> Federated:
     return replace(data, shares=shares, test=nothing)
 
 
-def seconds(experiment: Experiment, recipe: ClientFactory, models: list[SplitModel]) -> float:
+def seconds(experiment: Experiment, factory: ClientFactory, models: list[SplitModel]) -> float:
     """About how long a round takes: one training step of each architecture is timed."""
     plan, each = experiment.training, []
-    rows = torch.arange(max(2, plan.batch)) % len(recipe.data.dataset)
+    rows = torch.arange(max(2, plan.batch)) % len(factory.data.dataset)
     with torch_threads(experiment.engine.threads), Streams(experiment.seed).default("preview"):
         for model in models:
-            x, y = recipe.samples(rows, model.view).batch(torch.arange(len(rows)))
+            x, y = factory.samples(rows, model.view).batch(torch.arange(len(rows)))
             optimizer = plan.make_optimizer(model.parameters(), plan.lr)
             for _ in range(3):  # the first pays for set-up
                 started = time.perf_counter()
@@ -69,8 +69,8 @@ def seconds(experiment: Experiment, recipe: ClientFactory, models: list[SplitMod
             each.append((time.perf_counter() - started) / len(rows))
     workers = 1 if experiment.engine_name == "inline" else experiment.engine.workers or cores()
     total, rounds, settings = 0.0, experiment.rounds, experiment.evaluation
-    shared = len(recipe.data.test) * sum(settings.shared_due(r + 1, rounds) for r in range(rounds)) / rounds
-    for client, share in enumerate(recipe.data.shares):
+    shared = len(factory.data.test) * sum(settings.shared_due(r + 1, rounds) for r in range(rounds)) / rounds
+    for client, share in enumerate(factory.data.shares):
         trained = experiment.fraction * plan.epochs * len(share.train)
         looked_at = len(share.train) + (len(share.test) + len(share.validation)) / settings.every + shared
         total += each[client % len(each)] * (trained + looked_at / 3)  # looking is a third of a step

@@ -166,7 +166,7 @@ def test_a_run_of_texts_resumes_to_the_bit(notes: str, tmp_path: Path):
 
 
 def test_tokens_are_whole_numbers_and_stay_so(notes: str):
-    recipe = prepare(experiment(notes))
-    model = recipe.make(recipe.members[0])
-    x, _ = recipe.samples(torch.arange(3), model.view).batch(torch.arange(3))
+    factory = prepare(experiment(notes))
+    model = factory.make(factory.members[0])
+    x, _ = factory.samples(torch.arange(3), model.view).batch(torch.arange(3))
     assert x.dtype == torch.int64 and x.shape == (3, 16)

@@ -60,8 +60,8 @@ def incidences() -> int:
 
 
 def numbers(method: Method) -> float:  # type: ignore[type-arg]
-    experiment, recipe = practical()
-    found = preview.traffic(replace(experiment, method=method), recipe)
+    experiment, factory = practical()
+    found = preview.traffic(replace(experiment, method=method), factory)
     return (found.up + found.down) / 4
 
 

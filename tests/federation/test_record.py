@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from protea.evaluation.scores import MetricScore, PartRecord, Score
-from protea.federation.ledger import Strikes, Traffic
+from protea.federation.ledger import Ledger
 from protea.federation.record import ClientBytes, ClientData, ClientRecord, DataRecord, Record, read_metrics
 
 DATA = (
@@ -68,8 +68,9 @@ def test_a_record_has_types():
 
 def test_what_adds_up_is_read_from_the_records():
     records = read()[1]
-    assert Traffic.of(records) == Traffic({0: 76, 2: 0}, {0: 80, 2: 80})  # type: ignore[arg-type]
-    assert Strikes.of(records, most=1).out(2) and not Strikes.of(records, most=1).out(0)
+    ledger = Ledger.of(records, max_refusals=1)
+    assert (ledger.up, ledger.down) == ({0: 76, 2: 0}, {0: 80, 2: 80})
+    assert ledger.quarantined(2) and not ledger.quarantined(0)
 
 
 def test_metrics_of_the_users_own_are_written_only_where_there_are_any():

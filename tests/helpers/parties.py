@@ -68,7 +68,7 @@ def data():
 """
 
 
-def make_home(
+def make_base(
     folder: Path, sites: Sequence[str] = NAMES, *, tls: bool = True, public: bytes | None = None, **settings: Any
 ) -> CoordinatorDirectory:
     table = {
@@ -80,12 +80,12 @@ def make_home(
         "training": {"lr": 0.05},
         **settings,
     }
-    home = CoordinatorDirectory.create(
+    base = CoordinatorDirectory.create(
         folder, new_task(table, []), "localhost" if tls else "127.0.0.1", free_port(), tls, public
     )
     for name in sites:
-        home.invite(name)
-    return home
+        base.invite(name)
+    return base
 
 
 def make_site(folder: Path, bundle: Path, name: str) -> Site:
@@ -144,8 +144,8 @@ class Parties:
     def __init__(self, folder: Path) -> None:
         self.folder, self.all = folder, list[Party]()
 
-    def serve(self, home: CoordinatorDirectory) -> Party:
-        return self._start("serve.log", "federation", "serve", home.path)
+    def serve(self, base: CoordinatorDirectory) -> Party:
+        return self._start("serve.log", "federation", "serve", base.path)
 
     def join(self, site: Site | Path, *more: str | Path) -> Party:
         path = site if isinstance(site, Path) else site.path
@@ -202,9 +202,9 @@ def alone(task: Task, sites: Sequence[Site], folder: Path) -> tuple[list[dict[st
     return plain(lines), {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def over_network(home: CoordinatorDirectory, sites: Sequence[Site]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+def over_network(base: CoordinatorDirectory, sites: Sequence[Site]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
     """What a federation left: its records, and every site's state."""
-    lines = [line for line in RunDirectory.open(home.path / "run").metrics() if line["kind"] != "data"]
+    lines = [line for line in RunDirectory.open(base.path / "run").metrics() if line["kind"] != "data"]
     states = {}
     for site in sites:
         newest = sorted((site.path / "state" / name_of(site.id)).glob("[0-9]*"))[-1]

@@ -31,7 +31,7 @@ def code(model: str = MODEL, data: str = DATA) -> str:
     return f"{imports}\n\ndef model():{model}\n\ndef data():{data}"
 
 
-def home(path: Path, *changes: str, tls: bool = True, **settings: Any) -> CoordinatorDirectory:
+def base(path: Path, *changes: str, tls: bool = True, **settings: Any) -> CoordinatorDirectory:
     """A federation of digits, with no site yet."""
     table = {"classes": list(CLASSES), "rounds": 4, "models": {"dim": 16}, **settings}
     return CoordinatorDirectory.create(path, new_task(table, list(changes)), "localhost", 8443, tls)

@@ -30,8 +30,8 @@ Files = dict[str, bytes]
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """The files of a real bundle."""
-    home = places.home(tmp_path_factory.mktemp("home") / "digits")
-    return read_bundle(home.invite("north"))
+    base = places.base(tmp_path_factory.mktemp("base") / "digits")
+    return read_bundle(base.invite("north"))
 
 
 def zipped(files: list[tuple[str, bytes]]) -> bytes:
@@ -197,51 +197,51 @@ def test_a_bundle_that_was_not_written_to_its_end_is_none(
 
 
 def test_a_home_is_found_again_as_it_was_made(tmp_path: Path) -> None:
-    made_one = places.home(tmp_path / "home")
+    made_one = places.base(tmp_path / "base")
     paths = [made_one.invite(name) for name in ("north", "south")]
-    home = CoordinatorDirectory.open(tmp_path / "home")
-    assert [site.name for site in home.guests.sites] == ["north", "south"] and home.task == made_one.task
-    assert home.site_keys == {
+    base = CoordinatorDirectory.open(tmp_path / "base")
+    assert [site.name for site in base.guests.sites] == ["north", "south"] and base.task == made_one.task
+    assert base.site_keys == {
         name: public_of_site(read_bundle(path)["site.key"])
         for name, path in zip(("north", "south"), paths, strict=True)
     }
     for number, path in enumerate(paths):
         found = open_bundle(path, tmp_path / "open" / str(number))
         assert (found.invitation.id, found.invitation.address) == (number, "localhost:8443")
-        assert found.coordinator == home.signer.public() and found.task.mark() == home.task.mark()
-    assert isinstance(home.signer.key, ed25519.Ed25519PrivateKey) and home.tls is not None
+        assert found.coordinator == base.signer.public() and found.task.mark() == base.task.mark()
+    assert isinstance(base.signer.key, ed25519.Ed25519PrivateKey) and base.tls is not None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes")
 def test_what_is_secret_in_a_home_is_for_its_owner_only(tmp_path: Path) -> None:
-    home = places.home(tmp_path / "home")
-    bundle = home.invite("north")
+    base = places.base(tmp_path / "base")
+    bundle = base.invite("north")
     for folder in ("keys", "bundles"):
-        assert (home.path / folder).stat().st_mode & 0o777 == 0o700
-    secrets = [bundle, *(home.path / "keys").glob("*.key")]
+        assert (base.path / folder).stat().st_mode & 0o777 == 0o700
+    secrets = [bundle, *(base.path / "keys").glob("*.key")]
     assert len(secrets) == 4 and {path.stat().st_mode & 0o777 for path in secrets} == {0o600}
 
 
 def test_no_key_of_the_coordinator_is_in_a_bundle(tmp_path: Path) -> None:
-    home = places.home(tmp_path / "home")
-    content = b"".join(read_bundle(home.invite("north")).values())
-    for path in (home.path / "keys").glob("*.key"):
+    base = places.base(tmp_path / "base")
+    content = b"".join(read_bundle(base.invite("north")).values())
+    for path in (base.path / "keys").glob("*.key"):
         assert path.read_bytes().splitlines()[1] not in content
 
 
 def test_without_tls_there_are_no_keys_of_sites(tmp_path: Path) -> None:
-    home = places.home(tmp_path / "home", tls=False)
-    path = home.invite("north")
+    base = places.base(tmp_path / "base", tls=False)
+    path = base.invite("north")
     assert read_bundle(path).keys() == {"bundle.json", "task.toml", "coordinator.pub"}
-    assert home.site_keys == {} and home.tls is None
+    assert base.site_keys == {} and base.tls is None
     opened = open_bundle(path, tmp_path / "open")
     assert opened.ca is None and opened.key is None
 
 
 def test_an_ipv6_address_can_be_told_from_its_port(tmp_path: Path) -> None:
     task = new_task({"classes": ["a", "b"]}, [])
-    home = CoordinatorDirectory.create(tmp_path / "home", task, "2001:db8::7", 8443, True)
-    assert open_bundle(home.invite("north"), tmp_path / "open").invitation.address == "[2001:db8::7]:8443"
+    base = CoordinatorDirectory.create(tmp_path / "base", task, "2001:db8::7", 8443, True)
+    assert open_bundle(base.invite("north"), tmp_path / "open").invitation.address == "[2001:db8::7]:8443"
 
 
 def test_a_directory_that_has_something_in_it_is_left_alone(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_directory_that_has_something_in_it_is_left_alone(tmp_path: Path) -> N
     (tmp_path / "folder" / "file").write_text("mine")
     for name in ("file", "folder"):
         with pytest.raises(ConfigError, match="exists and is not an empty directory"):
-            places.home(tmp_path / name)
+            places.base(tmp_path / name)
     assert (tmp_path / "file").read_text() == "mine" and len(list((tmp_path / "folder").iterdir())) == 1
 
 
@@ -258,8 +258,8 @@ def test_a_host_or_port_that_is_none_leaves_no_half_of_a_home(tmp_path: Path) ->
     task = new_task({"classes": ["a", "b"]}, [])
     for host, port in (("https://example.org", 8443), ("example.org", 0), ("example.org", 70_000)):
         with pytest.raises(ConfigError):
-            CoordinatorDirectory.create(tmp_path / "home", task, host, port, True)
-    assert not (tmp_path / "home").exists()
+            CoordinatorDirectory.create(tmp_path / "base", task, host, port, True)
+    assert not (tmp_path / "base").exists()
 
 
 def test_what_is_no_home_is_told(tmp_path: Path) -> None:
@@ -272,57 +272,57 @@ def test_what_is_no_home_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["north", "north-2", "st.mary", "klinik_a", "klinik_a-2", "7", "Übach"])
 def test_names_of_sites(tmp_path: Path, name: str) -> None:
-    assert places.home(tmp_path / "home", tls=False).invite(name).name == f"{name}.protea"
+    assert places.base(tmp_path / "base", tls=False).invite(name).name == f"{name}.protea"
 
 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../x", "a/b", "a\\b", "/x", ".x", "-x", "--help", "a b", "a\n", "a\0", "x" * 65, "[red]"]
 )
 def test_names_that_are_none(tmp_path: Path, name: str) -> None:
-    home = places.home(tmp_path / "home", tls=False)
+    base = places.base(tmp_path / "base", tls=False)
     with pytest.raises(ConfigError, match="is no name for a site"):
-        home.invite(name)
-    assert home.guests.sites == () and not (home.path / "bundles").exists()
+        base.invite(name)
+    assert base.guests.sites == () and not (base.path / "bundles").exists()
 
 
 def test_no_two_sites_have_one_name(tmp_path: Path) -> None:
-    home = places.home(tmp_path / "home", tls=False)
-    bundle = home.invite("north").read_bytes()
-    home.remove("north")
+    base = places.base(tmp_path / "base", tls=False)
+    bundle = base.invite("north").read_bytes()
+    base.remove("north")
     for name in ("north", "North"):  # on some disks these are one file
         with pytest.raises(ConfigError, match="was invited already"):
-            home.invite(name)
-    assert (home.path / "bundles" / "north.protea").read_bytes() == bundle
+            base.invite(name)
+    assert (base.path / "bundles" / "north.protea").read_bytes() == bundle
 
 
 def test_a_site_that_was_removed_keeps_its_number_and_loses_its_key(tmp_path: Path) -> None:
-    home = places.home(tmp_path / "home")
+    base = places.base(tmp_path / "base")
     for name in ("north", "south"):
-        home.invite(name)
-    home.remove("north")
-    assert [site.removed for site in home.guests.sites] == [True, False] and home.site_keys.keys() == {"south"}
-    assert open_bundle(home.invite("west"), tmp_path / "open").invitation.id == 2
+        base.invite(name)
+    base.remove("north")
+    assert [site.removed for site in base.guests.sites] == [True, False] and base.site_keys.keys() == {"south"}
+    assert open_bundle(base.invite("west"), tmp_path / "open").invitation.id == 2
     for name in ("north", "suoth"):
         with pytest.raises(ConfigError, match=r"There is no site.*Did you mean south"):
-            home.remove(name)
+            base.remove(name)
 
 
-def change(home: CoordinatorDirectory) -> None:
+def change(base: CoordinatorDirectory) -> None:
     """Another task."""
-    text = (home.path / "task.toml").read_text()
-    (home.path / "task.toml").write_text(text.replace("rounds = 4", "rounds = 5"))
+    text = (base.path / "task.toml").read_text()
+    (base.path / "task.toml").write_text(text.replace("rounds = 4", "rounds = 5"))
 
 
 def test_after_a_change_of_the_task_bundles_are_outdated_until_they_are_renewed(tmp_path: Path) -> None:
-    home = places.home(tmp_path / "home")
+    base = places.base(tmp_path / "base")
     for name in ("north", "south"):
-        home.invite(name)
-    keys = home.site_keys
-    assert home.outdated() == []
-    change(home)
-    assert home.outdated() == ["north", "south"]
-    paths = home.renew()
-    assert home.outdated() == [] and home.site_keys == keys
+        base.invite(name)
+    keys = base.site_keys
+    assert base.outdated() == []
+    change(base)
+    assert base.outdated() == ["north", "south"]
+    paths = base.renew()
+    assert base.outdated() == [] and base.site_keys == keys
     assert [read_bundle(path)["site.key"] for path in paths] != [] and open_bundle(
         paths[1], tmp_path / "o"
     ).task.rounds == 5
@@ -330,33 +330,33 @@ def test_after_a_change_of_the_task_bundles_are_outdated_until_they_are_renewed(
 
 
 def test_a_site_that_was_removed_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    home = places.home(tmp_path / "home")
+    base = places.base(tmp_path / "base")
     for name in ("north", "south"):
-        home.invite(name)
-    home.remove("north")
-    change(home)
-    assert [path.name for path in home.renew()] == ["south.protea"] and home.outdated() == []
+        base.invite(name)
+    base.remove("north")
+    change(base)
+    assert [path.name for path in base.renew()] == ["south.protea"] and base.outdated() == []
 
 
 def test_a_bundle_that_was_deleted_is_renewed_with_a_new_key(tmp_path: Path) -> None:
     """As init tells to do once it was handed over."""
-    home = places.home(tmp_path / "home")
+    base = places.base(tmp_path / "base")
     for name in ("north", "south"):
-        home.invite(name)
-    before = home.site_keys
-    (home.path / "bundles" / "north.protea").unlink()
-    change(home)
-    assert home.outdated() == ["south"]
-    north, south = home.renew()
-    assert home.site_keys["south"] == before["south"] == public_of_site(read_bundle(south)["site.key"])
-    assert home.site_keys["north"] != before["north"]
-    assert home.site_keys["north"] == public_of_site(read_bundle(north)["site.key"])
-    shutil.rmtree(home.path / "bundles")
-    assert len(home.renew()) == 2 and home.site_keys.keys() == {"north", "south"}
+        base.invite(name)
+    before = base.site_keys
+    (base.path / "bundles" / "north.protea").unlink()
+    change(base)
+    assert base.outdated() == ["south"]
+    north, south = base.renew()
+    assert base.site_keys["south"] == before["south"] == public_of_site(read_bundle(south)["site.key"])
+    assert base.site_keys["north"] != before["north"]
+    assert base.site_keys["north"] == public_of_site(read_bundle(north)["site.key"])
+    shutil.rmtree(base.path / "bundles")
+    assert len(base.renew()) == 2 and base.site_keys.keys() == {"north", "south"}
 
 
 def test_a_signer_is_read_from_the_home(tmp_path: Path) -> None:
-    home = places.home(tmp_path / "home", tls=False)
+    base = places.base(tmp_path / "base", tls=False)
     assert (
-        isinstance(home.signer, Signer) and home.signer.public() == CoordinatorDirectory.open(home.path).signer.public()
+        isinstance(base.signer, Signer) and base.signer.public() == CoordinatorDirectory.open(base.path).signer.public()
     )

@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 
 import grid
 from flwr.app import Message
-from parties import NAMES, alone, make_home, make_site, over_network
+from parties import NAMES, alone, make_base, make_site, over_network
 
 from protea.core.errors import ConfigError
 from protea.engines.flower.codec import unwrap, wrap
@@ -31,16 +31,16 @@ from protea.runs.directory import RunDirectory
 
 
 def federation(tmp_path: Path, **settings: Any) -> tuple[CoordinatorDirectory, list[Site], grid.Wire]:
-    home = make_home(tmp_path / "home", tls=False, patience=0.1, **settings)
-    sites = [make_site(tmp_path / name, home.path / "bundles" / f"{name}.protea", name) for name in NAMES]
-    return home, sites, grid.Wire([SiteService(site).handle for site in sites])
+    base = make_base(tmp_path / "base", tls=False, patience=0.1, **settings)
+    sites = [make_site(tmp_path / name, base.path / "bundles" / f"{name}.protea", name) for name in NAMES]
+    return base, sites, grid.Wire([SiteService(site).handle for site in sites])
 
 
 def serve(
-    home: CoordinatorDirectory, wire: grid.Wire, show: Callable[[Status, str | None], None] | None = None
+    base: CoordinatorDirectory, wire: grid.Wire, show: Callable[[Status, str | None], None] | None = None
 ) -> list[Record]:
-    Coordinator(home, show or (lambda status, news: None), carrier=wire).serve()
-    return Record.read(RunDirectory.open(home.path / "run").metrics())
+    Coordinator(base, show or (lambda status, news: None), carrier=wire).serve()
+    return Record.read(RunDirectory.open(base.path / "run").metrics())
 
 
 def spoiling(client: int) -> Callable[[Message, Message], Message]:
@@ -57,9 +57,9 @@ def spoiling(client: int) -> Callable[[Message, Message], Message]:
 
 
 def test_it_ends_as_without_a_network(tmp_path: Path) -> None:
-    home, sites, wire = federation(tmp_path)
-    serve(home, wire)
-    assert over_network(home, sites) == alone(home.task, sites, tmp_path / "alone")
+    base, sites, wire = federation(tmp_path)
+    serve(base, wire)
+    assert over_network(base, sites) == alone(base.task, sites, tmp_path / "alone")
     assert all(site.ended.exists() for site in sites)
 
 
@@ -68,14 +68,14 @@ def test_methods_with_public_data_and_a_model_on_the_server_work_too(tmp_path: P
     method = {"name": "fedprotokd", "actp_epochs": 5, "server_epochs": 2}
     models = {"dim": 16, "server": "tiny_mlp"}
     public = save({"x": images})
-    home, sites, wire = federation(tmp_path, public=public, method=method, models=models, shape=[1, 8, 8])
-    found = serve(home, wire)
-    assert over_network(home, sites) == alone(home.task, sites, tmp_path / "alone")
+    base, sites, wire = federation(tmp_path, public=public, method=method, models=models, shape=[1, 8, 8])
+    found = serve(base, wire)
+    assert over_network(base, sites) == alone(base.task, sites, tmp_path / "alone")
     assert found[-1].values["server_loss"] is not None
 
 
 def test_it_waits_until_somebody_is_there(tmp_path: Path) -> None:
-    home, _, wire = federation(tmp_path, quorum=1)
+    base, _, wire = federation(tmp_path, quorum=1)
     wire.online = set()
     doing = []
 
@@ -84,15 +84,15 @@ def test_it_waits_until_somebody_is_there(tmp_path: Path) -> None:
         if len(doing) > 20:
             wire.online = {1}
 
-    found = serve(home, wire, show)
+    found = serve(base, wire, show)
     assert doing[10].startswith("waiting for north, south, east (0 of 1 there)")
     assert [record.participants for record in found] == [[1], [1]]
 
 
 def test_a_site_that_is_refused_again_and_again_is_asked_no_more(tmp_path: Path) -> None:
-    home, _, wire = federation(tmp_path, quorum=2, rounds=4, limits={"quarantine": 2})
+    base, _, wire = federation(tmp_path, quorum=2, rounds=4, limits={"quarantine": 2})
     wire.meddle = spoiling(2)
-    found = serve(home, wire)
+    found = serve(base, wire)
     assert [record.refused for record in found] == [[2], [2], [], []]
     assert [record.participants for record in found] == [[0, 1, 2], [0, 1, 2], [0, 1], [0, 1]]
     asked = [m for m in wire.pushed if m.metadata.dst_node_id == grid.FIRST + 2 and grid.names([m]) == ["job"]]
@@ -101,7 +101,7 @@ def test_a_site_that_is_refused_again_and_again_is_asked_no_more(tmp_path: Path)
 
 def test_refusals_count_in_rounds_that_come_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two good answers are not enough for a quorum of three; the third site is counted out all the same."""
-    home, _, wire = federation(tmp_path, quorum=3, limits={"quarantine": 2})
+    base, _, wire = federation(tmp_path, quorum=3, limits={"quarantine": 2})
     wire.meddle = spoiling(2)
     monkeypatch.setattr("protea.network.coordinator.service.PAUSE", 0.0)
     news = list[str]()
@@ -115,44 +115,48 @@ def test_refusals_count_in_rounds_that_come_to_nothing(tmp_path: Path, monkeypat
             raise EnoughError
 
     with pytest.raises(EnoughError):
-        serve(home, wire, show)
+        serve(base, wire, show)
     anew = [line for line in news if "begun anew" in line]
     assert len(anew) == 2 and "2 usable replies came, 3 are needed (quorum)" in anew[0]
 
 
 def test_sites_are_told_of_the_end_after_a_crash_in_the_last_step(tmp_path: Path) -> None:
-    home, sites, wire = federation(tmp_path)
-    serve(home, wire)
-    (home.path / "run" / "summary.json").unlink()
+    base, sites, wire = federation(tmp_path)
+    serve(base, wire)
+    (base.path / "run" / "summary.json").unlink()
     for site in sites:
         site.ended.unlink()
     again = grid.Wire(wire.handles)
-    assert len(serve(home, again)) == 2
+    assert len(serve(base, again)) == 2
     assert all(site.ended.exists() for site in sites) and "job" not in grid.names(again.pushed)
 
 
 def test_a_node_with_another_key_is_turned_away(tmp_path: Path) -> None:
-    home = make_home(tmp_path / "home", quorum=2, patience=0.1)
-    sites = [make_site(tmp_path / name, home.path / "bundles" / f"{name}.protea", name) for name in NAMES]
+    base = make_base(tmp_path / "base", quorum=2, patience=0.1)
+    sites = [make_site(tmp_path / name, base.path / "bundles" / f"{name}.protea", name) for name in NAMES]
     wire = grid.Wire([SiteService(site).handle for site in sites])
-    wire.keys = {0: home.site_keys["north"], 1: home.site_keys["south"], 2: home.site_keys["north"]}  # east is not
+    wire.keys = {
+        0: base.site_keys["north"],
+        1: base.site_keys["south"],
+        2: base.site_keys["north"],
+    }  # east is not
     news = list[str]()
-    found = serve(home, wire, lambda status, said: news.extend([said] if said else []))
+    found = serve(base, wire, lambda status, said: news.extend([said] if said else []))
     assert [record.participants for record in found] == [[0, 1], [0, 1]]
     assert "A node was turned away: a node says that it is 'east', and has another key than that site." in news
 
 
 def test_a_task_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
-    home, _, wire = federation(tmp_path)
-    serve(home, wire)
-    (home.path / "run" / "summary.json").unlink()
-    task = (home.path / "task.toml").read_text()
-    (home.path / "task.toml").write_text(task.replace("lr = 0.05", "lr = 0.06"))
+    base, _, wire = federation(tmp_path)
+    serve(base, wire)
+    (base.path / "run" / "summary.json").unlink()
+    task = (base.path / "task.toml").read_text()
+    (base.path / "task.toml").write_text(task.replace("lr = 0.05", "lr = 0.06"))
     with pytest.raises(ConfigError, match=r"task\.toml is not as it was when .* was begun"):
-        serve(home, wire)
+        serve(base, wire)
 
 
 def test_without_tls_no_other_machine_is_let_in(tmp_path: Path) -> None:
-    home, _, _ = federation(tmp_path)
+    base, _, _ = federation(tmp_path)
     with pytest.raises(ConfigError, match=r"0\.0\.0\.0 is refused"):
-        Coordinator(home, lambda status, news: None, "0.0.0.0")
+        Coordinator(base, lambda status, news: None, "0.0.0.0")

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
-from parties import NAMES, Parties, Party, alone, make_home, make_site, over_network, parties, until
+from parties import NAMES, Parties, Party, alone, make_base, make_site, over_network, parties, until
 
 from protea.federation.record import Record
 from protea.network.coordinator.directory import CoordinatorDirectory
@@ -26,8 +26,8 @@ pytestmark = [
 
 
 def federation(tmp_path: Path, **settings: Any) -> tuple[CoordinatorDirectory, list[Site]]:
-    home = make_home(tmp_path / "home", rounds=3, patience=100.0, **settings)
-    return home, [make_site(tmp_path / name, home.path / "bundles" / f"{name}.protea", name) for name in NAMES]
+    base = make_base(tmp_path / "base", rounds=3, patience=100.0, **settings)
+    return base, [make_site(tmp_path / name, base.path / "bundles" / f"{name}.protea", name) for name in NAMES]
 
 
 def process(*words: str | Path) -> int:
@@ -52,55 +52,55 @@ def amid_round_two(site: Site) -> None:
     until(lambda: (site.path / "training").exists(), 200)
 
 
-def records(home: CoordinatorDirectory) -> list[Record]:
-    return Record.read(RunDirectory.open(home.path / "run").metrics())
+def records(base: CoordinatorDirectory) -> list[Record]:
+    return Record.read(RunDirectory.open(base.path / "run").metrics())
 
 
-def start(all_of: Parties, home: CoordinatorDirectory, sites: list[Site]) -> tuple[Any, list[Any]]:
-    return all_of.serve(home), [all_of.join(site) for site in sites]
+def start(all_of: Parties, base: CoordinatorDirectory, sites: list[Site]) -> tuple[Any, list[Any]]:
+    return all_of.serve(base), [all_of.join(site) for site in sites]
 
 
-def kill_site(all_of: Parties, home: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
+def kill_site(all_of: Parties, base: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
     joined.kill()
     all_of.join(site)
     return server
 
 
-def kill_client_process(all_of: Parties, home: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
+def kill_client_process(all_of: Parties, base: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
     os.kill(process("protea.network.site.join import serve", site.path), signal.SIGKILL)
     until(lambda: "it is started anew" in joined.said())
     return server
 
 
-def kill_coordinator(all_of: Parties, home: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
+def kill_coordinator(all_of: Parties, base: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
     server.kill()
-    return all_of.serve(home)
+    return all_of.serve(base)
 
 
-def kill_superlink(all_of: Parties, home: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
-    os.kill(process("flower-superlink", home.path), signal.SIGKILL)
+def kill_superlink(all_of: Parties, base: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
+    os.kill(process("flower-superlink", base.path), signal.SIGKILL)
     return server
 
 
 @pytest.mark.parametrize("kill", [kill_site, kill_client_process, kill_coordinator, kill_superlink])
 def test_what_is_killed_amid_a_round_leaves_no_trace_in_the_end(kill: Any, tmp_path: Path) -> None:
     """Killed is the process of a site, its client process, the coordinator's, or the SuperLink."""
-    home, sites = federation(tmp_path)
-    expected = alone(home.task, sites, tmp_path / "alone")
+    base, sites = federation(tmp_path)
+    expected = alone(base.task, sites, tmp_path / "alone")
     with parties(tmp_path) as all_of:
-        server, joined = start(all_of, home, sites)
+        server, joined = start(all_of, base, sites)
         amid_round_two(sites[0])
-        server = kill(all_of, home, sites[0], server, joined[0])
+        server = kill(all_of, base, sites[0], server, joined[0])
         (sites[0].path / "slow").unlink()
         assert server.wait(400) == 0
-    assert over_network(home, sites) == expected
+    assert over_network(base, sites) == expected
 
 
 def test_a_site_that_is_gone_is_waited_for_until_the_deadline_and_goes_on_where_it_was(tmp_path: Path) -> None:
     """The round goes on without it: here the end cannot be what it would have been."""
-    home, sites = federation(tmp_path, quorum=2, deadline=30.0)
+    base, sites = federation(tmp_path, quorum=2, deadline=30.0)
     with parties(tmp_path) as all_of:
-        server, joined = start(all_of, home, sites)
+        server, joined = start(all_of, base, sites)
         amid_round_two(sites[0])
         joined[0].kill()
         until(lambda: "Round 2 of 3" in server.said(), 300)
@@ -108,7 +108,7 @@ def test_a_site_that_is_gone_is_waited_for_until_the_deadline_and_goes_on_where_
         (sites[0].path / "slow").unlink()
         all_of.join(sites[0])
         assert server.wait(400) == 0
-    found = records(home)
+    found = records(base)
     assert found[1].participants == [0, 1, 2] and list(found[1].failures) == [0]
     assert "no answer within 30 s" in found[1].failures[0] and not found[1].refused
     assert found[2].participants == [0, 1, 2] and not found[2].failures
@@ -116,16 +116,16 @@ def test_a_site_that_is_gone_is_waited_for_until_the_deadline_and_goes_on_where_
 
 
 def test_a_site_joins_later_and_another_is_removed(tmp_path: Path) -> None:
-    home, sites = federation(tmp_path, quorum=2)
+    base, sites = federation(tmp_path, quorum=2)
     (sites[0].path / "slow").touch()
     with parties(tmp_path) as all_of:
-        server, joined = start(all_of, home, sites)
+        server, joined = start(all_of, base, sites)
         amid_round_two(sites[0])
-        home.remove("south")
-        newcomer = make_site(tmp_path / "west", home.invite("west"), "west")
+        base.remove("south")
+        newcomer = make_site(tmp_path / "west", base.invite("west"), "west")
         all_of.join(newcomer)
         assert server.wait(400) == 0
         until(lambda: "does not let this site in" in joined[1].said())
-    last = records(home)[-1]
+    last = records(base)[-1]
     assert 1 not in last.participants and 3 in last.participants and not last.failures
     assert newcomer.id == 3 and (newcomer.path / "state" / "client-003" / "000003").exists()

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra flower is not installed")
 
-from parties import NAMES, alone, make_home, make_site, over_network, parties, until
+from parties import NAMES, alone, make_base, make_site, over_network, parties, until
 
 from protea.engines.flower.node import Node
 from protea.network.site.service import Audit
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.xdist_group("deployment")
 
 
 def test_three_sites_over_tls_end_as_in_one_process_and_others_are_refused(tmp_path: Path) -> None:
-    home, other = make_home(tmp_path / "home"), make_home(tmp_path / "other")
-    sites = [make_site(tmp_path / name, home.path / "bundles" / f"{name}.protea", name) for name in NAMES]
-    expected = alone(home.task, sites, tmp_path / "alone")
-    address = f"localhost:{home.guests.port}"
+    directory, other = make_base(tmp_path / "directory"), make_base(tmp_path / "other")
+    sites = [make_site(tmp_path / name, directory.path / "bundles" / f"{name}.protea", name) for name in NAMES]
+    expected = alone(directory.task, sites, tmp_path / "alone")
+    address = f"localhost:{directory.guests.port}"
     with parties(tmp_path) as all_of:
-        server = all_of.serve(home)
+        server = all_of.serve(directory)
         first = [all_of.join(site) for site in sites[:2]]
         until(lambda: "south has come" in server.said() and "north has come" in server.said())
 
@@ -47,7 +47,7 @@ def test_three_sites_over_tls_end_as_in_one_process_and_others_are_refused(tmp_p
         with pytest.raises(OSError) as refusal:
             urllib.request.urlopen(f"http://{address}/health", timeout=10)
         assert not isinstance(refusal.value, HTTPError)  # there is no answer in the clear, not even a no
-        trusting = ssl.create_default_context(cafile=str(home.path / "keys" / "ca.crt"))
+        trusting = ssl.create_default_context(cafile=str(directory.path / "keys" / "ca.crt"))
         assert urllib.request.urlopen(f"https://{address}/health", context=trusting, timeout=10).status == 200
         until(lambda: "retrying" in unencrypted.program.said(1000))  # it has tried
         assert "SuperNode ID" not in unencrypted.program.said(1000)
@@ -58,7 +58,7 @@ def test_three_sites_over_tls_end_as_in_one_process_and_others_are_refused(tmp_p
         assert server.wait() == 0
         assert [party.wait(30) for party in first] == [0, 0, 0]
         assert server.said().count("east has come") == 1
-    assert over_network(home, sites) == expected
+    assert over_network(directory, sites) == expected
 
     # Each site has noted just what it sent.
     for site in sites:

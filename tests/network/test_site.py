@@ -36,13 +36,13 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Command) -> 
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> CoordinatorDirectory:
-    return places.home(tmp_path / "home")
+def base(tmp_path: Path) -> CoordinatorDirectory:
+    return places.base(tmp_path / "base")
 
 
 @pytest.fixture
-def bundle(home: CoordinatorDirectory) -> Path:
-    return home.invite("north")
+def bundle(base: CoordinatorDirectory) -> Path:
+    return base.invite("north")
 
 
 def numbers(model: torch.nn.Module) -> list[float]:
@@ -164,8 +164,8 @@ def test_labels_by_name_are_the_labels_by_number(tmp_path: Path, bundle: Path) -
     assert set(some.y.tolist()) == {0, 1, 2}
 
 
-def test_two_sites_split_and_begin_differently_and_one_always_alike(tmp_path: Path, home: CoordinatorDirectory) -> None:
-    bundles = [home.invite(name) for name in ("east", "west")]
+def test_two_sites_split_and_begin_differently_and_one_always_alike(tmp_path: Path, base: CoordinatorDirectory) -> None:
+    bundles = [base.invite(name) for name in ("east", "west")]
     east, west = (places.site(tmp_path / path.stem, path) for path in bundles)
     again = places.site(tmp_path / "again", bundles[0])
     assert not torch.equal(east.share.test, west.share.test) and torch.equal(east.share.test, again.share.test)
@@ -327,8 +327,8 @@ def test_public_inputs_that_do_not_fit_are_told(tmp_path: Path, bundle: Path) ->
 
 @pytest.mark.parametrize("method", ["local", "fedproto", "fedtgp", "fedpagr", "fedsa", "lg_fedavg"])
 def test_what_check_shows_is_what_the_first_round_sends(tmp_path: Path, method: str) -> None:
-    home = places.home(tmp_path / "home", f"method.name={method}", "shape=[64]")
-    site = places.site(tmp_path / "site", home.invite("north"))
+    base = places.base(tmp_path / "base", f"method.name={method}", "shape=[64]")
+    site = places.site(tmp_path / "site", base.invite("north"))
     shown = trial(site.path)
     assert not (site.path / "state").exists() and not (site.path / "audit.jsonl").exists()  # it leaves no trace
 
@@ -336,7 +336,7 @@ def test_what_check_shows_is_what_the_first_round_sends(tmp_path: Path, method: 
     server.round, service = 1, SiteService(site)
     for task in ("train", "evaluate"):
         down = pack(site.task.method.broadcast(server, site.id))
-        answer = places.only(service.handle("job", home.signer("job", places.job(task, 1, 0, down))))
+        answer = places.only(service.handle("job", base.signer("job", places.job(task, 1, 0, down))))
         sent = reply_from_bytes(answer)
         assert sent.error is None
         told = {(each.name, each.shape, each.dtype, each.bytes) for each in shown.leaving if each.task == task}
@@ -354,11 +354,11 @@ def test_what_check_shows_is_what_the_first_round_sends(tmp_path: Path, method: 
 
 
 def test_an_upload_that_a_coordinator_would_refuse_is_told(tmp_path: Path) -> None:
-    home = places.home(tmp_path / "home", "method.name=lg_fedavg", "shape=[64]")
+    base = places.base(tmp_path / "base", "method.name=lg_fedavg", "shape=[64]")
     own = "\n    from protea import SplitModel\n"
     own += "    head = nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 10))\n"
     own += "    return SplitModel(nn.Linear(64, 16), nn.Identity(), head)\n"
-    site = places.site(tmp_path / "site", home.invite("north"), places.code(model=own))
+    site = places.site(tmp_path / "site", base.invite("north"), places.code(model=own))
     with pytest.raises(ClientError, match="The coordinator would refuse what this site sends"):
         trial(site.path)
 
@@ -423,40 +423,40 @@ def test_init_can_take_the_bundle(command: Command, tmp_path: Path, bundle: Path
 
 
 def test_the_bundle_of_another_site_or_federation_is_not_put_over_ones_own(
-    command: Command, tmp_path: Path, home: CoordinatorDirectory, bundle: Path
+    command: Command, tmp_path: Path, base: CoordinatorDirectory, bundle: Path
 ) -> None:
     places.site(tmp_path / "north", bundle)
-    other = places.home(tmp_path / "other").invite("north")
+    other = places.base(tmp_path / "other").invite("north")
     before = (tmp_path / "north" / "bundle" / "bundle.json").read_bytes()
-    for wrong in (home.invite("south"), other):
+    for wrong in (base.invite("south"), other):
         done = command("site", "check", str(wrong), "--dir", "north")
         assert done.code == 2 and "belongs to site north" in done.err
         assert (tmp_path / "north" / "bundle" / "bundle.json").read_bytes() == before
 
 
 def test_with_a_new_task_a_site_begins_anew_and_keeps_what_it_had(
-    command: Command, tmp_path: Path, home: CoordinatorDirectory, bundle: Path
+    command: Command, tmp_path: Path, base: CoordinatorDirectory, bundle: Path
 ) -> None:
     site = places.site(tmp_path / "north", bundle)
     service = SiteService(site)
     for round in (1, 2, 3):
-        service.handle("job", home.signer("job", places.job("train", round)))
+        service.handle("job", base.signer("job", places.job("train", round)))
     same = command("site", "check", str(bundle), "--dir", "north")
     assert same.code == 0 and (site.path / "state").exists()  # the same task: nothing happens
-    text = (home.path / "task.toml").read_text()
-    (home.path / "task.toml").write_text(text.replace("rounds = 4", "rounds = 9"))
-    (new,) = home.renew()
+    text = (base.path / "task.toml").read_text()
+    (base.path / "task.toml").write_text(text.replace("rounds = 4", "rounds = 9"))
+    (new,) = base.renew()
     done = command("site", "check", str(new), "--dir", "north")
     assert done.code == 0 and "what was trained for the former one is in north/state-before" in done.out
     assert (site.path / "state-before" / "client-000" / "000003").is_dir() and not (site.path / "state").exists()
     reply = reply_from_bytes(
-        places.only(SiteService(Site(site.path)).handle("job", home.signer("job", places.job("train", 1))))
+        places.only(SiteService(Site(site.path)).handle("job", base.signer("job", places.job("train", 1))))
     )
     assert reply.error is None
 
 
 def test_the_trained_model_can_be_had(
-    command: Command, tmp_path: Path, home: CoordinatorDirectory, bundle: Path
+    command: Command, tmp_path: Path, base: CoordinatorDirectory, bundle: Path
 ) -> None:
     site = places.site(tmp_path / "north", bundle)
     early = command("site", "export", "model.safetensors", "--dir", "north")
@@ -467,7 +467,7 @@ def test_the_trained_model_can_be_had(
     assert early.code == 2 and "has not trained yet" in early.err and not (tmp_path / "model.safetensors").exists()
 
     for round in (1, 2):
-        service.handle("job", home.signer("job", places.job("train", round)))
+        service.handle("job", base.signer("job", places.job("train", round)))
     live = service.worker.worker.client(0).model
     found = Site(site.path).trained()
     assert not found.training and numbers(found) == numbers(live)
@@ -481,10 +481,10 @@ def test_the_trained_model_can_be_had(
 
 
 def test_a_state_that_cannot_be_read_is_told_before_anything_is_begun(
-    tmp_path: Path, home: CoordinatorDirectory, bundle: Path
+    tmp_path: Path, base: CoordinatorDirectory, bundle: Path
 ) -> None:
     site = places.site(tmp_path / "north", bundle)
-    SiteService(site).handle("job", home.signer("job", places.job("train", 1)))
+    SiteService(site).handle("job", base.signer("job", places.job("train", 1)))
     (path,) = site.path.glob("state/client-000/000001/*.safetensors")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(Exception, match="cannot be read"):

@@ -33,14 +33,14 @@ SECRET = "Erika Mustermann"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> CoordinatorDirectory:
-    return places.home(tmp_path / "home")
+def base(tmp_path: Path) -> CoordinatorDirectory:
+    return places.base(tmp_path / "base")
 
 
 @pytest.fixture
-def site(tmp_path: Path, home: CoordinatorDirectory) -> Site:
-    home.invite("south")
-    return places.site(tmp_path / "north", home.invite("north"))  # client 1
+def site(tmp_path: Path, base: CoordinatorDirectory) -> Site:
+    base.invite("south")
+    return places.site(tmp_path / "north", base.invite("north"))  # client 1
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def service(site: Site) -> SiteService:
 
 
 def ask(
-    service: SiteService, home: CoordinatorDirectory, task: JobKind, round: int, down: Named | None = None
+    service: SiteService, base: CoordinatorDirectory, task: JobKind, round: int, down: Named | None = None
 ) -> bytes:
-    return service.handle("job", home.signer("job", places.job(task, round, 1, down)))
+    return service.handle("job", base.signer("job", places.job(task, round, 1, down)))
 
 
 def lines(service: SiteService) -> list[dict[str, Any]]:
@@ -66,13 +66,13 @@ def kept(site: Site) -> dict[str, bytes]:
 # What it answers
 
 
-def test_a_signed_hello_is_answered(service: SiteService, home: CoordinatorDirectory) -> None:
-    answer = service.handle("hello", home.signer("hello", to_bytes({}, task=home.task.mark())))
+def test_a_signed_hello_is_answered(service: SiteService, base: CoordinatorDirectory) -> None:
+    answer = service.handle("hello", base.signer("hello", to_bytes({}, task=base.task.mark())))
     assert from_bytes(answer) == ({}, {"site": "north", "model": "site.py:Sequential"})
 
 
-def test_signed_jobs_are_answered(service: SiteService, home: CoordinatorDirectory) -> None:
-    trained = reply_from_bytes(places.only(ask(service, home, "train", 1)))
+def test_signed_jobs_are_answered(service: SiteService, base: CoordinatorDirectory) -> None:
+    trained = reply_from_bytes(places.only(ask(service, base, "train", 1)))
     assert (trained.client, trained.round, trained.error) == (1, 1, None) and trained.samples == len(
         service.site.share.train
     )
@@ -81,38 +81,38 @@ def test_signed_jobs_are_answered(service: SiteService, home: CoordinatorDirecto
     assert prototypes.present.all()
     down = {"vectors": prototypes.vectors, "counts": prototypes.counts}
     judged = Judged(10, 16)
-    reply = reply_from_bytes(places.only(ask(service, home, "evaluate", 1, down)))
+    reply = reply_from_bytes(places.only(ask(service, base, "evaluate", 1, down)))
     judged.take(reply.client, judged.read(reply.up))
     assert 0 < judged.scores("test")["method"].weighted <= 1
     assert len(judged.examined[1].of("test")["method"]) == len(service.site.share.test)
 
 
 def test_several_jobs_in_one_message_are_answered_in_their_order(
-    service: SiteService, home: CoordinatorDirectory
+    service: SiteService, base: CoordinatorDirectory
 ) -> None:
     parts = [places.only(places.job(task, 1, 1)) for task in ("train", "evaluate")]
-    answers = parted(service.handle("job", home.signer("job", joined(parts))))
+    answers = parted(service.handle("job", base.signer("job", joined(parts))))
     assert [bool(reply_from_bytes(each).metrics) for each in answers] == [True, False] and len(lines(service)) == 2
 
 
-def test_nothing_of_this_machine_is_in_an_answer(service: SiteService, home: CoordinatorDirectory) -> None:
-    reply = reply_from_bytes(places.only(ask(service, home, "train", 1)))
+def test_nothing_of_this_machine_is_in_an_answer(service: SiteService, base: CoordinatorDirectory) -> None:
+    reply = reply_from_bytes(places.only(ask(service, base, "train", 1)))
     assert (reply.process, reply.memory) == (0, 0) and reply.metrics.keys() == {"loss"}
 
 
 def test_a_job_asked_twice_is_answered_with_the_same_bytes_and_trained_once(
-    service: SiteService, site: Site, home: CoordinatorDirectory
+    service: SiteService, site: Site, base: CoordinatorDirectory
 ) -> None:
-    first = ask(service, home, "train", 1)
+    first = ask(service, base, "train", 1)
     state = kept(site)
-    assert ask(service, home, "train", 1) == first  # with the same seconds
-    assert ask(SiteService(Site(site.path)), home, "train", 1) == first  # also by another process
+    assert ask(service, base, "train", 1) == first  # with the same seconds
+    assert ask(SiteService(Site(site.path)), base, "train", 1) == first  # also by another process
     assert kept(site) == state
     assert [line["blake2b"] for line in lines(service)] == [lines(service)[0]["blake2b"]] * 3  # each time it left
 
 
-def test_the_end_is_noted(service: SiteService, site: Site, home: CoordinatorDirectory) -> None:
-    service.handle("end", home.signer("end", to_bytes({}, round=home.task.rounds)))
+def test_the_end_is_noted(service: SiteService, site: Site, base: CoordinatorDirectory) -> None:
+    service.handle("end", base.signer("end", to_bytes({}, round=base.task.rounds)))
     assert site.ended.exists() and lines(service)[0]["task"] == "end"
 
 
@@ -130,96 +130,102 @@ def refused(service: SiteService, kind: str, message: bytes, complaint: str) -> 
     assert noted[0]["blake2b"] == hashlib.blake2b(str(refusal.value).encode(), digest_size=16).hexdigest()
 
 
-def test_what_is_not_signed_by_the_coordinator_is_refused(service: SiteService, home: CoordinatorDirectory) -> None:
+def test_what_is_not_signed_by_the_coordinator_is_refused(service: SiteService, base: CoordinatorDirectory) -> None:
     other = Signer(Signer.make())
-    hello, job, end = to_bytes({}, task=home.task.mark()), places.job("train", 1, 1), to_bytes({}, round=4)
+    hello, job, end = to_bytes({}, task=base.task.mark()), places.job("train", 1, 1), to_bytes({}, round=4)
     for kind, message in (("hello", hello), ("job", job), ("end", end)):
-        good = home.signer(kind, message)
+        good = base.signer(kind, message)
         for wrong in (message, other(kind, message), good[:-1], good + b"0", good[:70], b"", good[:-1] + b"\xff"):
             refused(service, kind, wrong, "coordinator has not signed")
 
 
 @pytest.mark.parametrize("task", ["look", "answer"])
 def test_features_and_answers_of_single_samples_never_leave(
-    service: SiteService, home: CoordinatorDirectory, task: JobKind
+    service: SiteService, base: CoordinatorDirectory, task: JobKind
 ) -> None:
-    ask(service, home, "train", 1)
-    refused(service, "job", home.signer("job", places.job(task, 1, 1)), f"does not do what was asked of it: {task}")
+    ask(service, base, "train", 1)
+    refused(service, "job", base.signer("job", places.job(task, 1, 1)), f"does not do what was asked of it: {task}")
     both = joined([places.only(places.job(each, 1, 1)) for each in ("look", "train")])
-    refused(service, "job", home.signer("job", both), "does not do what was asked")
+    refused(service, "job", base.signer("job", both), "does not do what was asked")
 
 
 @pytest.mark.parametrize("client", [0, 2, 99])
-def test_a_job_of_another_site_is_refused(service: SiteService, home: CoordinatorDirectory, client: int) -> None:
+def test_a_job_of_another_site_is_refused(service: SiteService, base: CoordinatorDirectory, client: int) -> None:
     refused(
-        service, "job", home.signer("job", places.job("train", 1, client)), f"client 1; a job for client {client} came"
+        service,
+        "job",
+        base.signer("job", places.job("train", 1, client)),
+        f"client 1; a job for client {client} came",
     )
 
 
 @pytest.mark.parametrize("round", [0, 5, 10**6])
 def test_a_round_that_the_task_does_not_have_is_refused(
-    service: SiteService, home: CoordinatorDirectory, round: int
+    service: SiteService, base: CoordinatorDirectory, round: int
 ) -> None:
-    refused(service, "job", home.signer("job", places.job("train", round, 1)), f"round {round} came; the task has 4")
+    refused(service, "job", base.signer("job", places.job("train", round, 1)), f"round {round} came; the task has 4")
 
 
-def test_a_round_before_the_first_is_no_job(service: SiteService, home: CoordinatorDirectory) -> None:
+def test_a_round_before_the_first_is_no_job(service: SiteService, base: CoordinatorDirectory) -> None:
     refused(
-        service, "job", home.signer("job", joined([to_bytes({}, task="train", round=-1, client=1)])), "not as agreed"
+        service, "job", base.signer("job", joined([to_bytes({}, task="train", round=-1, client=1)])), "not as agreed"
     )
 
 
 def test_a_round_that_is_kept_no_longer_is_an_error_that_says_so(
-    service: SiteService, site: Site, home: CoordinatorDirectory
+    service: SiteService, site: Site, base: CoordinatorDirectory
 ) -> None:
     for round in (1, 2, 3):
-        ask(service, home, "train", round)
+        ask(service, base, "train", round)
     state = kept(site)
     other = {"vectors": torch.ones(10, 16), "counts": torch.ones(10)}  # not what was asked the first time
-    reply = reply_from_bytes(places.only(ask(service, home, "train", 2, other)))
+    reply = reply_from_bytes(places.only(ask(service, base, "train", 2, other)))
     assert reply.error is not None and "kept no longer" in reply.error and reply.up == {} and kept(site) == state
 
 
-def test_a_coordinator_with_another_task_is_refused(service: SiteService, home: CoordinatorDirectory) -> None:
+def test_a_coordinator_with_another_task_is_refused(service: SiteService, base: CoordinatorDirectory) -> None:
     for about in ({"task": "0" * 32}, {}, {"task": None}):
         refused(
             service,
             "hello",
-            home.signer("hello", to_bytes({}, **about)),
+            base.signer("hello", to_bytes({}, **about)),
             r"another task.*protea federation invite --renew",
         )
 
 
-def test_no_message_passes_for_one_of_another_kind(service: SiteService, home: CoordinatorDirectory) -> None:
+def test_no_message_passes_for_one_of_another_kind(service: SiteService, base: CoordinatorDirectory) -> None:
     """What a message asks for is signed with it: whoever carries it cannot change that."""
     hello, job = (
-        home.signer("hello", to_bytes({}, task=home.task.mark())),
-        home.signer("job", places.job("train", 1, 1)),
+        base.signer("hello", to_bytes({}, task=base.task.mark())),
+        base.signer("job", places.job("train", 1, 1)),
     )
-    end = home.signer("end", to_bytes({}, round=4))
+    end = base.signer("end", to_bytes({}, round=4))
     refused(service, "end", hello, "has not signed")
-    refused(service, "end", home.signer("end", to_bytes({}, round=3)), "does not name the last round")
+    refused(service, "end", base.signer("end", to_bytes({}, round=3)), "does not name the last round")
     for kind, message in (("hello", end), ("end", job), ("hello", job), ("job", hello), ("job", end), ("train", job)):
         refused(service, kind, message, "has not signed")
-    refused(service, "train", home.signer("train", b""), "asks for nothing a site does: 'train'")
+    refused(service, "train", base.signer("train", b""), "asks for nothing a site does: 'train'")
 
 
-def test_rubble_that_is_signed_is_refused(service: SiteService, home: CoordinatorDirectory) -> None:
+def test_rubble_that_is_signed_is_refused(service: SiteService, base: CoordinatorDirectory) -> None:
     for rubble in (b"x", bytes(100), joined([b"x"]), joined([b""]), to_bytes({})):
         for kind in ("hello", "job", "end"):
             refused(
-                service, kind, home.signer(kind, rubble), "arrived|another task|not as agreed|last round|cannot be read"
+                service,
+                kind,
+                base.signer(kind, rubble),
+                "arrived|another task|not as agreed|last round|cannot be read",
             )
 
 
 # What it writes down
 
 
-def test_every_message_that_left_is_in_the_audit(service: SiteService, home: CoordinatorDirectory) -> None:
+def test_every_message_that_left_is_in_the_audit(service: SiteService, base: CoordinatorDirectory) -> None:
     sent = [
-        ("hello", 0, service.handle("hello", home.signer("hello", to_bytes({}, task=home.task.mark())))),
+        ("hello", 0, service.handle("hello", base.signer("hello", to_bytes({}, task=base.task.mark())))),
         *(
-            (task, round, places.only(ask(service, home, task, round)))
+            (task, round, places.only(ask(service, base, task, round)))
             for round in (1, 2)
             for task in ("train", "evaluate")
         ),
@@ -236,15 +242,15 @@ def test_every_message_that_left_is_in_the_audit(service: SiteService, home: Coo
 
 
 def test_what_cannot_be_written_down_does_not_leave(
-    service: SiteService, site: Site, home: CoordinatorDirectory, monkeypatch: pytest.MonkeyPatch
+    service: SiteService, site: Site, base: CoordinatorDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask(service, home, "train", 1)
+    ask(service, base, "train", 1)
     path = service.audit.path
     path.rename(path.with_suffix(".old"))
     path.mkdir()  # nothing can be appended here
     for kind, message in (
-        ("hello", home.signer("hello", to_bytes({}, task=home.task.mark()))),
-        ("job", home.signer("job", places.job("train", 2, 1))),
+        ("hello", base.signer("hello", to_bytes({}, task=base.task.mark()))),
+        ("job", base.signer("job", places.job("train", 2, 1))),
         ("job", b"not signed"),
     ):
         with pytest.raises(ClientError) as problem:
@@ -252,7 +258,7 @@ def test_what_cannot_be_written_down_does_not_leave(
         assert str(problem.value) == "site north: IsADirectoryError; its own log says more."
         assert str(site.path) not in "".join(traceback.format_exception_only(problem.value))
     path.rmdir()
-    assert reply_from_bytes(places.only(ask(service, home, "train", 2))).error is None
+    assert reply_from_bytes(places.only(ask(service, base, "train", 2))).error is None
 
 
 def test_an_audit_goes_on_after_a_process_was_killed_in_the_middle_of_a_line(tmp_path: Path) -> None:
@@ -268,7 +274,7 @@ def test_an_audit_goes_on_after_a_process_was_killed_in_the_middle_of_a_line(tmp
 # What an error says
 
 
-def failing(tmp_path: Path, home: CoordinatorDirectory, body: str) -> SiteService:
+def failing(tmp_path: Path, base: CoordinatorDirectory, body: str) -> SiteService:
     """A site whose model fails in training."""
     model = (
         "\n    class Own(nn.Linear):\n"
@@ -278,7 +284,7 @@ def failing(tmp_path: Path, home: CoordinatorDirectory, body: str) -> SiteServic
         "            return super().forward(x)\n"
         "    return Own(64, 24)\n"
     )
-    return SiteService(places.site(tmp_path / "failing", home.invite("west"), places.code(model=model)))
+    return SiteService(places.site(tmp_path / "failing", base.invite("west"), places.code(model=model)))
 
 
 RAISES = [
@@ -294,10 +300,10 @@ RAISES = [
 
 @pytest.mark.parametrize(("body", "kind"), RAISES)
 def test_an_error_says_its_kind_and_nothing_of_the_data(
-    tmp_path: Path, home: CoordinatorDirectory, capfd: pytest.CaptureFixture[str], body: str, kind: str
+    tmp_path: Path, base: CoordinatorDirectory, capfd: pytest.CaptureFixture[str], body: str, kind: str
 ) -> None:
-    service = failing(tmp_path, home, body)
-    answer = places.only(service.handle("job", home.signer("job", places.job("train", 1, 0))))
+    service = failing(tmp_path, base, body)
+    answer = places.only(service.handle("job", base.signer("job", places.job("train", 1, 0))))
     reply = reply_from_bytes(answer)
     assert reply.error == f"client 0, round 1: {kind}; the site's own log says more."
     for secret in (SECRET, "Mustermann", "Traceback", "site.py", str(tmp_path), "patients"):
@@ -307,25 +313,25 @@ def test_an_error_says_its_kind_and_nothing_of_the_data(
     assert line["blake2b"] == hashlib.blake2b(answer, digest_size=16).hexdigest()
 
 
-def test_a_failed_training_may_be_asked_again(tmp_path: Path, home: CoordinatorDirectory) -> None:
-    service = failing(tmp_path, home, "raise ValueError if not hasattr(nn, 'mended') else 0")
-    assert reply_from_bytes(places.only(service.handle("job", home.signer("job", places.job("train", 1, 0))))).error
+def test_a_failed_training_may_be_asked_again(tmp_path: Path, base: CoordinatorDirectory) -> None:
+    service = failing(tmp_path, base, "raise ValueError if not hasattr(nn, 'mended') else 0")
+    assert reply_from_bytes(places.only(service.handle("job", base.signer("job", places.job("train", 1, 0))))).error
     assert not (service.site.path / "state" / "client-000" / "000001").exists()
 
 
 def test_what_fails_outside_a_training_says_no_more(
-    site: Site, home: CoordinatorDirectory, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    site: Site, base: CoordinatorDirectory, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Data that have gone, a disk that is full, a state that was damaged."""
     (site.path / "site.py").write_text(places.code(data=f"\n    raise OSError('/mnt/{SECRET}.csv')\n"))
     with pytest.raises(ClientError) as problem:
-        ask(SiteService(Site(site.path)), home, "train", 1)
+        ask(SiteService(Site(site.path)), base, "train", 1)
     assert str(problem.value) == "site north: ConfigError; its own log says more."
     assert SECRET in capfd.readouterr().err
 
     (site.path / "site.py").write_text(places.code())
     service = SiteService(Site(site.path))
-    ask(service, home, "train", 1)
+    ask(service, base, "train", 1)
 
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
@@ -333,24 +339,24 @@ def test_what_fails_outside_a_training_says_no_more(
     with monkeypatch.context() as patch:
         patch.setattr(durable, "write_bytes", full)
         with pytest.raises(ClientError, match=r"^site north: OSError; its own log says more.$"):
-            ask(service, home, "train", 2)
+            ask(service, base, "train", 2)
 
     (path,) = site.path.glob("state/client-001/000001/*.safetensors")
     path.write_bytes(path.read_bytes()[:-1])
-    reply = reply_from_bytes(places.only(ask(SiteService(Site(site.path)), home, "train", 2)))
+    reply = reply_from_bytes(places.only(ask(SiteService(Site(site.path)), base, "train", 2)))
     assert reply.error is not None and "(a file) cannot be read" in reply.error and str(site.path) not in reply.error
 
 
 def test_what_protea_itself_says_is_kept_but_for_names_of_files() -> None:
     words = "client 1, round 2: the loss became nan at step 3 (lr 0.1, model site.py:Sequential)."
     assert without_secrets(words, "") == words
-    assert without_secrets("/home/x/state cannot be read: C:\\data is gone.", "") == (
+    assert without_secrets("/base/x/state cannot be read: C:\\data is gone.", "") == (
         "(a file) cannot be read: (a file) is gone."
     )
 
 
-def test_a_good_answer_is_discreet_already_the_second_time(service: SiteService, home: CoordinatorDirectory) -> None:
-    answer = places.only(ask(service, home, "train", 1))
+def test_a_good_answer_is_discreet_already_the_second_time(service: SiteService, base: CoordinatorDirectory) -> None:
+    answer = places.only(ask(service, base, "train", 1))
     assert reply_to_bytes(discreet(reply_from_bytes(answer))) == answer
 
 
@@ -358,12 +364,12 @@ def test_a_good_answer_is_discreet_already_the_second_time(service: SiteService,
 
 
 def test_a_site_that_does_not_report_gives_an_evaluation_without_anything(
-    tmp_path: Path, home: CoordinatorDirectory
+    tmp_path: Path, base: CoordinatorDirectory
 ) -> None:
-    site = places.site(tmp_path / "quiet", home.invite("quiet"), settings="report = false\n")
+    site = places.site(tmp_path / "quiet", base.invite("quiet"), settings="report = false\n")
     service = SiteService(site)
-    service.handle("job", home.signer("job", places.job("train", 1, 0)))
-    answer = places.only(service.handle("job", home.signer("job", places.job("evaluate", 1, 0))))
+    service.handle("job", base.signer("job", places.job("train", 1, 0)))
+    answer = places.only(service.handle("job", base.signer("job", places.job("evaluate", 1, 0))))
     reply = reply_from_bytes(answer)
     assert (reply.up, reply.samples, reply.metrics, reply.error) == ({}, 0, {}, None)
     judged = Judged(10, 16)

@@ -25,7 +25,7 @@ MODELS = {"north": "'bag'", "south": "textcnn((), buckets=500, width=16, length=
 COMPLAINTS = {"heart": "chest pain and palpitations", "bone": "broken wrist, swollen knee", "skin": "itching rash"}
 
 
-def sites(folder: Path, home: places.Home) -> list[Site]:
+def sites(folder: Path, base: places.Home) -> list[Site]:
     found = []
     for number, (name, model) in enumerate(MODELS.items()):
         path = folder / name
@@ -35,24 +35,24 @@ def sites(folder: Path, home: places.Home) -> list[Site]:
             csv.writer(file).writerows([("note", "kind", "patient"), *rows])
         code = "import pathlib\nfrom protea.data.sources.csv_table import Csv\nfrom protea.models.text import textcnn\n"
         code += f"\n\ndef model():\n    return {model}\n\n\ndef data():{DATA}"
-        found.append(places.site(path, home.invite(name), code, "[split]\nby_key = true\n"))
+        found.append(places.site(path, base.invite(name), code, "[split]\nby_key = true\n"))
     return found
 
 
 def test_texts_federate_as_without_a_network_and_never_leave(tmp_path: Path) -> None:
-    home = places.home(
-        tmp_path / "home", "rounds=2", "patience=0.1", "training.lr=0.1", tls=False, classes=list(COMPLAINTS)
+    base = places.base(
+        tmp_path / "base", "rounds=2", "patience=0.1", "training.lr=0.1", tls=False, classes=list(COMPLAINTS)
     )
-    parties = sites(tmp_path, home)
+    parties = sites(tmp_path, base)
     wire = grid.Wire([SiteService(site).handle for site in parties])
-    Coordinator(home, lambda status, news: None, carrier=wire).serve()
-    assert over_network(home, parties) == alone(home.task, parties, tmp_path / "alone")
-    for path in (tmp_path / "home").rglob("*"):
+    Coordinator(base, lambda status, news: None, carrier=wire).serve()
+    assert over_network(base, parties) == alone(base.task, parties, tmp_path / "alone")
+    for path in (tmp_path / "base").rglob("*"):
         assert not path.is_file() or b"palpitations" not in path.read_bytes(), path
     assert all(list((site.path / "views").iterdir()) for site in parties)  # what tokens are kept stays with the site
 
 
 def test_a_check_of_a_site_with_texts_lists_what_would_leave(tmp_path: Path) -> None:
-    home = places.home(tmp_path / "home", "rounds=2", tls=False, classes=list(COMPLAINTS))
-    north, *_ = sites(tmp_path, home)
+    base = places.base(tmp_path / "base", "rounds=2", tls=False, classes=list(COMPLAINTS))
+    north, *_ = sites(tmp_path, base)
     assert {leaving.name for leaving in trial(north.path).leaving} >= {"vectors", "counts"}

@@ -55,9 +55,9 @@ def test_the_bytes_foretold_are_those_of_a_second_round(method: Method[Any, Any]
 
 def test_prototypes_of_two_classes_each_are_the_bytes_one_can_count():
     """Up: 3 clients send 2 prototypes of 16 numbers and 4 counts.  Down: all that are known, to each of the three."""
-    recipe = prepare(TINY)
-    known = len({int(c) for client in range(3) for c in recipe.data.dataset.y[recipe.data.rows(client)]})
-    foretold = preview.traffic(TINY, recipe)
+    factory = prepare(TINY)
+    known = len({int(c) for client in range(3) for c in factory.data.dataset.y[factory.data.rows(client)]})
+    foretold = preview.traffic(TINY, factory)
     assert foretold.up == 3 * 4 * (2 * 16 + 4)
     assert foretold.down == 3 * 4 * (known * 16 + 4)
 
@@ -69,10 +69,10 @@ def test_a_part_of_the_clients_sends_that_part_of_the_bytes():
 
 
 def test_foretelling_changes_nothing_of_what_follows():
-    recipe = prepare(TINY)
+    factory = prepare(TINY)
     before = [record.test for record in protea.Run(TINY)]
     state = torch.get_rng_state()
-    preview.traffic(TINY, recipe)
+    preview.traffic(TINY, factory)
     assert torch.equal(torch.get_rng_state(), state)
     assert [record.test for record in protea.Run(TINY)] == before
 

@@ -32,9 +32,9 @@ class CoordinatedRun(RunSetup):
     """The coordinator's side of a federation.  Sites keep their models and their state."""
 
     def __init__(
-        self, home: CoordinatorDirectory, task: Task, roster: Callable[[Federation, Network], Sequence[int]]
+        self, coordinator: CoordinatorDirectory, task: Task, roster: Callable[[Federation, Network], Sequence[int]]
     ) -> None:
-        self.home, self.task, self.roster = home, task, roster
+        self.coordinator, self.task, self.roster = coordinator, task, roster
         self.method, self.evaluation, self.rounds = task.method, task.evaluation, task.rounds
         self.checkpoint = Checkpoint(every=1, keep=2)
         self.network: Network | None = None  # once the server is up
@@ -44,7 +44,7 @@ class CoordinatedRun(RunSetup):
 
     def _settings(self) -> dict[str, Any]:
         """The task in the form that reports and comparisons of runs read."""
-        table = {**to_table(self.task), "clients": len(self.home.guests.sites)}
+        table = {**to_table(self.task), "clients": len(self.coordinator.guests.sites)}
         table["models"]["family"] = "the sites' own"
         table["data"] = {"source": "the sites' own data", "partition": "as they have it"}
         return tomllib.loads(tomli_w.dumps(table))  # as it will be read
@@ -58,15 +58,15 @@ class CoordinatedRun(RunSetup):
             raise ConfigError(
                 f"task.toml is not as it was when {directory.path} was begun.  Undo the change, or move "
                 f"{directory.path} away to begin anew; sites then need new bundles: "
-                f"protea federation invite {self.home.path} --renew"
+                f"protea federation invite {self.coordinator.path} --renew"
             )
 
     def refuse_outdated_bundles(self) -> None:
         """Raise :class:`ConfigError` if a site was given another task than there is now."""
-        if old := self.home.outdated():
+        if old := self.coordinator.outdated():
             raise ConfigError(
                 f"task.toml was changed since the bundle of {old[0]} was made.  Make new ones, and hand them over: "
-                f"protea federation invite {self.home.path} --renew"
+                f"protea federation invite {self.coordinator.path} --renew"
             )
 
     def prepare(self, directory: RunDirectory | None) -> None:
@@ -82,7 +82,7 @@ class CoordinatedRun(RunSetup):
                 "parameters": 0,
                 **dict.fromkeys(("train", "validation", "test"), nothing),
             }
-            for number, site in enumerate(self.home.guests.sites)
+            for number, site in enumerate(self.coordinator.guests.sites)
         ]
         return {"kind": "data", "round": 0, "classes": list(self.task.classes), "clients": clients}
 
@@ -93,7 +93,7 @@ class CoordinatedRun(RunSetup):
         assert self.network is not None
         task, network = self.task, self.network
         plan = FederationPlan(
-            clients=len(self.home.guests.sites),
+            clients=len(self.coordinator.guests.sites),
             rounds=task.rounds,
             fraction=task.fraction,
             evaluation=task.evaluation,
@@ -112,7 +112,7 @@ class CoordinatedRun(RunSetup):
         return summary(self.method, self.evaluation, list(records), self.task.classes)
 
     def new_server(self) -> Server:
-        public = self.home.public
+        public = self.coordinator.public
         return new_server(self.task, None if public is None else public_samples(public, self.task))
 
     def new_client(self, client: int) -> Client:
@@ -124,7 +124,7 @@ class CoordinatedRun(RunSetup):
         self.network.dismiss({"round": self.task.rounds})
 
     def go_on(self, path: Path) -> str:
-        return f"protea federation serve {self.home.path}"
+        return f"protea federation serve {self.coordinator.path}"
 
     def close(self) -> None:
         """Nothing: the server stays up for the next try."""

@@ -34,19 +34,19 @@ class Coordinator(Observer):
     """Serves a federation from its directory."""
 
     def __init__(
-        self, home: CoordinatorDirectory, show: Show, listen: str | None = None, carrier: Carrier | None = None
+        self, directory: CoordinatorDirectory, show: Show, listen: str | None = None, carrier: Carrier | None = None
     ) -> None:
-        self.home, self.show, self.task, self.carrier = home, show, home.task, carrier
-        guests = home.guests
+        self.directory, self.show, self.task, self.carrier = directory, show, directory.task, carrier
+        guests = directory.guests
         self.listen = listen or ("0.0.0.0" if guests.tls else "127.0.0.1")
         if not guests.tls and self.listen not in LOOPBACK:
             raise ConfigError(
                 f"Without TLS, sites are not told apart and anybody can read along: {self.listen} is refused.  "
                 f"Make the federation with protea federation init --tls HOST."
             )
-        if self.task.method.needs.public_data and home.public is None:
+        if self.task.method.needs.public_data and directory.public is None:
             raise ConfigError(
-                f"The method needs public data, and {home.path} has no public.safetensors.  "
+                f"The method needs public data, and {directory.path} has no public.safetensors.  "
                 f"Make the federation with protea federation init --public FILE."
             )
         self.status = Status(self.task)
@@ -57,10 +57,10 @@ class Coordinator(Observer):
 
     def serve(self) -> dict[str, Any]:
         """Play all rounds that are left; the summary."""
-        path = self.home.path / "run"
+        path = self.directory.path / "run"
         taken = f"{path} is being written by another process.  Wait, or stop that one."
-        with hold_lock(self.home.path / ".lock", taken):
-            setup = CoordinatedRun(self.home, self.task, self._roster)
+        with hold_lock(self.directory.path / ".lock", taken):
+            setup = CoordinatedRun(self.directory, self.task, self._roster)
             run = Run(setup, path)
             if run.ended:
                 return run.result.summary
@@ -72,7 +72,7 @@ class Coordinator(Observer):
                 name=self._who,
                 deadline=self.task.deadline,
                 limit=in_bytes(self.task.limits.upload),
-                sign=self.home.signer,
+                sign=self.directory.signer,
                 hello={"task": self.task.mark()},
             )
             with closing(network):
@@ -98,11 +98,13 @@ class Coordinator(Observer):
 
     def _link(self) -> Link:
         """A SuperLink, whose certificate has the name under which we ourselves reach it."""
-        home = self.home
-        if home.guests.tls:
+        directory = self.directory
+        if directory.guests.tls:
             wide = self.listen in ("0.0.0.0", "::")
-            keys.renew_server(home.path / "keys", [home.guests.host, *keys.HERE, *([] if wide else [self.listen])])
-        return Link(home.path / "flower", self.listen, home.guests.port, home.tls, home.site_keys)
+            keys.renew_server(
+                directory.path / "keys", [directory.guests.host, *keys.HERE, *([] if wide else [self.listen])]
+            )
+        return Link(directory.path / "flower", self.listen, directory.guests.port, directory.tls, directory.site_keys)
 
     def _roster(self, loop: Federation, network: Network) -> list[int]:
         """The sites of this round.  Sites that are not connected are waited for, but not for ever."""
@@ -137,11 +139,11 @@ class Coordinator(Observer):
 
     def _register(self, network: Network) -> tuple[Invited, ...]:
         """Who is invited now; the server lets just these in."""
-        sites = self.home.guests.sites
+        sites = self.directory.guests.sites
         self._guests(sites)
         link = network.carrier
-        if isinstance(link, Link) and link.tls is not None and link.keys != self.home.site_keys:
-            link.keys = self.home.site_keys  # a connection that is lost meanwhile is made anew with these
+        if isinstance(link, Link) and link.tls is not None and link.keys != self.directory.site_keys:
+            link.keys = self.directory.site_keys  # a connection that is lost meanwhile is made anew with these
             with network.connected():
                 link.register(link.keys)
         self._see(network, sites)
@@ -167,7 +169,7 @@ class Coordinator(Observer):
 
     def _who(self, node: NodeInfo, about: Mapping[str, Any]) -> int:
         """The number of the site that a node is."""
-        sites = self.home.guests.sites
+        sites = self.directory.guests.sites
         name, model = about.get("site"), about.get("model")
         numbers = [number for number, site in enumerate(sites) if site.name == name and not site.removed]
         if not numbers:

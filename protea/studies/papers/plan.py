@@ -38,7 +38,7 @@ class Scale:
         for change in self.changes:
             if change.partition("=")[0].partition(".")[0] in ("method", "seed"):
                 raise ConfigError(
-                    f"{change} would make all rows or seeds of the table alike.  Choose rows by --methods "
+                    f"{change} would make all rows or seeds of the table the same.  Choose rows by --methods "
                     f"(variants too: --methods fedtgp@code), and the number of seeds by --seeds."
                 )
 
