@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from protea.cli.federation import say
 from protea.config.units import percent
 from protea.config.words import RULES
 from protea.core.errors import ConfigError
@@ -32,9 +33,7 @@ WIDTH = 80  # columns of a screen
 Samples = Annotated[
     Path, typer.Argument(metavar="DATA", help="A .csv table, an .npz file, or a folder of images.", show_default=False)
 ]
-Out = Annotated[
-    str, typer.Option(help="A .csv file for all predictions; - shows the first ones.", metavar="FILE.csv")
-]
+Out = Annotated[str, typer.Option(help="A .csv file for all predictions; - shows the first ones.", metavar="FILE.csv")]
 RuleName = Annotated[str, typer.Option(metavar="RULE", help="How to answer: " + ", ".join(RULES) + ".")]
 Resize = Annotated[bool, typer.Option("--resize", help="Scale images that have another size than those of the run.")]
 
@@ -54,7 +53,7 @@ def predict(
     Labels are optional: a label column, y in the .npz file, or one folder per class.  With them, scores are shown.
     """
     refuse_out(out, data)
-    refuse_sites(directory)
+    refuse_without_models(directory)
     from protea.data.new_samples import read_new_samples
     from protea.runs.predictions import form_of, predict_samples
     from protea.runs.run import load
@@ -91,13 +90,19 @@ def refuse_out(out: str, data: Path) -> None:
         raise ConfigError(f"--out {out}: there is no folder {path.absolute().parent}.")
 
 
-def refuse_sites(directory: Path) -> None:
-    """Refuse the run of a coordinator: models of a federation over a network are at its sites."""
+def refuse_without_models(directory: Path) -> None:
+    """Refuse runs whose models cannot be had from the directory alone, and say where they can."""
     config = tomllib.loads(RunDirectory.open(directory).config_path.read_text("utf-8"))
     if "quorum" in config:
         raise ConfigError(
             f"{directory} is of a federation over a network, whose models are at its sites.  "
             f"There: protea site predict DATA"
+        )
+    source = config.get("data", {}).get("source")
+    if isinstance(source, dict) and source.get("kind") == "arrays":
+        raise ConfigError(
+            f"{directory} was trained on arrays of a script, which are not kept in it.  Predict in that script: "
+            f"protea.load(path, experiment).predict(x, client=0)"
         )
 
 
@@ -113,25 +118,27 @@ def progress(samples: int) -> Iterator[Callable[[int], object]]:
 def show_predictions(found: Predictions, out: str, title: str) -> None:
     """Write the table of predictions, or show its beginning; and show the scores if there are labels."""
     console = Console()
-    say = lambda text: console.print(text, soft_wrap=True, highlight=False, markup=False)  # noqa: E731
-    say(f"{title}: {len(found):,} samples.")
+    say(console, f"{title}: {len(found):,} samples.")
     if found.samples.left_out:
-        say(f"Left out: {found.samples.left_out:,} rows in which something is missing.")
+        say(console, f"Left out: {found.samples.left_out:,} rows in which something is missing.")
     if out == "-":
         console.print(first_rows(found))
     counts, matrix = found.counts, found.confusion()
     if counts is not None and matrix is not None:
         say(
+            console,
             f"Accuracy {percent(counts.accuracy)} %, balanced accuracy {percent(counts.balanced)} %, "
-            f"macro F1 {percent(counts.macro_f1)} %."
+            f"macro F1 {percent(counts.macro_f1)} %.",
         )
-        console.print(confusion_table(matrix, found.names))
+        title, table = confusion_table(matrix, found.names)
+        say(console, title)
+        console.print(table)
     if out != "-":
         try:
             found.write(Path(out))
         except OSError as error:
             raise ConfigError(f"{out} cannot be written: {error.strerror}.  Choose another file.") from error
-        say(f"Written: {out}, {len(found):,} lines")
+        say(console, f"Written: {out}, {len(found):,} lines")
 
 
 def first_rows(found: Predictions) -> Table:
@@ -154,18 +161,18 @@ def first_rows(found: Predictions) -> Table:
     return table
 
 
-def confusion_table(matrix: Tensor, names: tuple[str, ...]) -> Table:
+def confusion_table(matrix: Tensor, names: tuple[str, ...]) -> tuple[str, Table]:
     """The confusion matrix if it fits the screen, else the pairs of classes that are confused most often."""
     widths = [max(len(name), len(str(int(column.max())))) + 1 for name, column in zip(names, matrix.T, strict=True)]
     if max(map(len, names)) + sum(widths) + 10 <= WIDTH:
-        table = Table(box=SIMPLE, padding=(0, 1, 0, 0), title="True class by row, answer by column", title_justify="left")
+        table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
         table.add_column("")
         for name in names:
             table.add_column(name, justify="right", no_wrap=True)
         for name, row in zip(names, matrix.tolist(), strict=True):
             table.add_row(name, *(str(count or "") for count in row))
-        return table
-    table = Table(box=SIMPLE, title="Classes that are confused most often", title_justify="left")
+        return "True class by row, answer by column:", table
+    table = Table(box=SIMPLE)
     for column in ("true", "answered", "times", "of"):
         table.add_column(column, justify="right" if column in ("times", "of") else "left", overflow="fold")
     wrong = matrix.clone().fill_diagonal_(0)
@@ -173,4 +180,4 @@ def confusion_table(matrix: Tensor, names: tuple[str, ...]) -> Table:
         true, answer = divmod(place, len(names))
         if wrong[true, answer]:
             table.add_row(names[true], names[answer], str(int(wrong[true, answer])), str(int(matrix[true].sum())))
-    return table
+    return "Classes that are confused most often:", table

@@ -146,7 +146,9 @@ def read_npz(path: Path, form: SampleForm, *, counted: bool = True) -> NewSample
     from protea.data.sources.npz import Npz
 
     if form.texts:
-        raise DataError(f"{path} holds arrays, and this run was trained on texts.  Give a table with a column of texts.")
+        raise DataError(
+            f"{path} holds arrays, and this run was trained on texts.  Give a table with a column of texts."
+        )
     fields = Npz(str(path)).fields(needed=("x",))
     x = convert.inputs(fields["x"], tokens=form.dtype == torch.int64)
     names, y = fields.get("names"), fields.get("y")
@@ -200,7 +202,9 @@ def fitted(samples: NewSamples, path: Path, form: SampleForm) -> NewSamples:
     if form.is_image and x.dtype == torch.uint8 and x.ndim == 4 and tuple(x.shape[1:]) != form.shape:
         x = torch.from_numpy(images_in_form(x.numpy(), path, form))
     if tuple(x.shape[1:]) != form.shape:
-        raise DataError(f"{path}: samples are of shape {tuple(x.shape[1:])}; this run was trained on {described(form)}.")
+        raise DataError(
+            f"{path}: samples are of shape {tuple(x.shape[1:])}; this run was trained on {described(form)}."
+        )
     if x.is_floating_point():
         if not torch.isfinite(x).all():
             row = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0])

@@ -1,7 +1,8 @@
-"""Records as flat rows, for tables."""
+"""Records as flat rows, for tables, and small tables for notebooks."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable
 from typing import Any
 
@@ -45,3 +46,9 @@ def client_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
         for record in records
         for client in record.clients
     ]
+
+
+def html_table(rows: Iterable[tuple[str, object]]) -> str:
+    """Two columns, names and values, for a notebook."""
+    cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in rows)
+    return f'<table style="text-align: left">{"".join(cells)}</table>'

@@ -7,7 +7,7 @@ from typing import Any
 
 from protea.core.payload import Named
 from protea.engines.messages import job_to_bytes, joined, parted
-from protea.federation.jobs import Job, Task
+from protea.federation.jobs import Job, JobKind
 from protea.network.coordinator.directory import Home
 from protea.network.site.directory import Site
 from protea.network.task import made
@@ -46,7 +46,7 @@ def site(path: Path, bundle: Path, python: str | None = None, settings: str = ""
     return Site(path)
 
 
-def job(task: Task, round: int, client: int = 0, down: Named | None = None) -> bytes:
+def job(task: JobKind, round: int, client: int = 0, down: Named | None = None) -> bytes:
     """One job as a coordinator sends it, but for the signature."""
     return joined([job_to_bytes(Job(task, round, client, down or {}))])
 

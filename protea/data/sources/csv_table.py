@@ -86,7 +86,9 @@ class Csv:
         missing.  Samples are called by the key column, or else by the number of their row, from 0.
         """
         if not path.name.endswith(TABLES):
-            raise DataError(f"{path} is not a table.  This run was trained on {self.path}: give a .csv or .csv.gz file.")
+            raise DataError(
+                f"{path} is not a table.  This run was trained on {self.path}: give a .csv or .csv.gz file."
+            )
         header, rows = self.rows(path)
         trained, own_rows = self.rows(files.own(self.path))
         named = [name for name in (self.label, self.key, self.text, self.split) if name is not None]

@@ -62,6 +62,7 @@ class Npz:
             raise DataError(f"{path} is damaged or not an .npz file: {error}.") from error
         if missing := [name for name in needed if name not in fields]:
             raise DataError(
-                f"{path} has no field {missing[0]!r}.  It needs {' and '.join(needed)}: numpy.savez(path, x=..., y=...)."
+                f"{path} has no field {missing[0]!r}.  It needs {' and '.join(needed)}: "
+                f"numpy.savez(path, x=..., y=...)."
             )
         return fields

@@ -1,0 +1,44 @@
+"""A site's own trained model, to answer new samples with.
+
+A site keeps its model and memory after its last rounds, and what it answered; of what it was asked only a checksum.  So
+the last broadcast is not known here, and of the rules only those apply that need none: the classifier, and prototypes
+of the site's own training samples.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from protea.config.words import RULES
+from protea.core.errors import ConfigError
+from protea.core.method import Method
+from protea.network.site.directory import Site
+from protea.runs.trained import TrainedClient
+
+OWN = ("head", "head_own", "local_prototypes")  # rules that need no broadcast
+
+
+def trained_client(path: Path) -> tuple[Site, TrainedClient]:
+    """A site, and its client as it was after the last round that it trained in."""
+    site = Site(path)
+    worker = site.restored()
+    if worker.saved is None or worker.saved.name == "000000":
+        raise ConfigError(f"{path} has not trained yet.  Take part first: protea site join")
+    client = worker.client(site.id)
+    client.begin(int(worker.saved.name), client.rng)
+    return site, TrainedClient(client, site.task.method, None)
+
+
+def rule_in_words(trained: TrainedClient, rule: str) -> str:
+    """How a rule answers, and for the classifier whether that is also how the method itself answers.
+
+    :class:`ConfigError` for rules that need the last broadcast.
+    """
+    if rule not in OWN:
+        why = "needs what the coordinator last sent, which a site does not keep" if rule in RULES else "does not exist"
+        raise ConfigError(f"--rule {rule} {why}.  There is: {', '.join(OWN)}.")
+    if rule != "head":
+        return RULES[rule]
+    if type(trained.method).predict is Method.predict:
+        return f"{RULES[rule]}, as the method itself answers"
+    return f"{RULES[rule]}; the method's own rule needs what the coordinator last sent, which a site does not keep"

@@ -1,0 +1,91 @@
+"""``protea site predict``: a site's own trained model answers new samples, and nothing leaves."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from typed import Command
+
+pytest.importorskip("flwr", reason="the extra flower is not installed")
+
+import places
+import torch
+
+from protea.clients.durable import Station
+from protea.core.payload import pack
+from protea.engines.messages import job_to_bytes
+from protea.federation.jobs import Job
+from protea.network.site.directory import Site
+from protea.network.task import started
+
+IMAGES = load_digits().data.astype("float32") / 16
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Command) -> Command:
+    monkeypatch.chdir(tmp_path)
+    np.savez("new.npz", x=IMAGES[150:200], y=load_digits().target[150:200])
+    return typed
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return places.site(tmp_path / "site", places.home(tmp_path / "home").invite("north"))
+
+
+def train(site: Site, rounds: int = 1) -> None:
+    """Some rounds, as a coordinator would ask for them."""
+    site.state.mkdir(exist_ok=True)
+    station = Station(site.worker(), site.state)
+    for round in range(1, rounds + 1):
+        down = pack(site.task.method.broadcast(started(site.task, site.public()), site.id))
+        station.answer(job_to_bytes(Job("train", round, site.id, down)))
+
+
+def table(path: str) -> list[dict[str, str]]:
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_site_that_has_not_trained_says_so(command: Command, site: Site):
+    done = command("site", "predict", "new.npz", "--dir", site.path)
+    assert done.code == 2 and "has not trained yet" in done.err
+
+
+def test_the_classifier_answers_and_the_output_says_why(command: Command, site: Site):
+    train(site, 2)
+    done = command("site", "predict", "new.npz", "--dir", site.path, "--out", "out.csv")
+    assert (done.code, done.err) == (0, "")
+    assert done.lines[0] == (
+        "Site north (site.py:Sequential) after round 2, by the classifier; the method's own rule needs what the "
+        "coordinator last sent, which a site does not keep: 50 samples."
+    )
+    with torch.no_grad():
+        expected = site.trained()(torch.from_numpy(IMAGES[150:200])).softmax(1)
+    rows = table("out.csv")
+    found = torch.tensor([[float(row[f"p_{name}"]) for name in places.CLASSES] for row in rows])
+    torch.testing.assert_close(found, expected)
+    assert rows[0]["true"] == places.CLASSES[load_digits().target[150]]
+    assert "Accuracy" in done.out and not (site.path / "audit.jsonl").exists()
+
+
+def test_rules_that_need_a_broadcast_are_refused(command: Command, site: Site):
+    train(site)
+    done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "method")
+    assert done.code == 2 and "--rule method needs what the coordinator last sent" in done.err
+    done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "tail")
+    assert done.code == 2 and "--rule tail does not exist.  There is: head, head_own, local_prototypes." in done.err
+    done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "local_prototypes")
+    assert done.code == 0 and "by the nearest prototype of the client's own training samples" in done.out
+
+
+def test_where_the_method_answers_by_the_classifier_this_is_said(tmp_path: Path, command: Command):
+    home = places.home(tmp_path / "home", method="local")
+    site = places.site(tmp_path / "site", home.invite("north"))
+    train(site)
+    done = command("site", "predict", "new.npz", "--dir", site.path)
+    assert done.code == 0 and "by the classifier, as the method itself answers: 50 samples." in done.out
