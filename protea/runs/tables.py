@@ -50,5 +50,6 @@ def client_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 def html_table(rows: Iterable[tuple[str, object]]) -> str:
     """Two columns, names and values, for a notebook."""
-    cells = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in rows)
-    return f'<table style="text-align: left">{"".join(cells)}</table>'
+    left = 'style="text-align: left"'  # notebooks put cells to the right
+    cells = (f"<th {left}>{html.escape(name)}</th><td {left}>{html.escape(str(value))}</td>" for name, value in rows)
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
