@@ -1,4 +1,4 @@
-"""How far a run is: a bar in a notebook, lines elsewhere; and a notebook's own method, model and data run by default."""
+"""How far a run is: a bar in a notebook, lines elsewhere; what a notebook's cells define runs by default."""
 
 from __future__ import annotations
 
