@@ -32,14 +32,14 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
 import toy  # noqa: E402
 
 from fuzz.mutate import spoil  # noqa: E402
 from protea import Method  # noqa: E402
+from protea.clients.plan import WorkerPlan  # noqa: E402
 from protea.clients.state_files import load_client, load_server, save_client, save_server  # noqa: E402
-from protea.clients.worker import Worker  # noqa: E402
 from protea.config import registry  # noqa: E402
 from protea.core.errors import CheckpointError, PayloadError  # noqa: E402
 from protea.core.memory import Memory  # noqa: E402
@@ -95,8 +95,8 @@ def methods() -> dict[str, Method[Any, Any]]:
 class Recording(Inline):
     """Keeps all that travels."""
 
-    def __init__(self, worker: Worker) -> None:
-        super().__init__(worker)
+    def __init__(self, plan: WorkerPlan) -> None:
+        super().__init__(plan)
         self.seen: dict[str, list[Named]] = {"up": [], "down": [], "evaluate": []}
 
     def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
@@ -112,7 +112,9 @@ class Recording(Inline):
 def targets(folder: Path) -> Iterator[Target]:
     """What every method sends up and down and leaves in files, after two real rounds."""
     for name, method in methods().items():
-        engine = Recording(Worker(method, partial(toy.build, alike=method.needs.same_architecture), seed=7))
+        engine = Recording(
+            toy.plan(method, partial(toy.build, same_architecture=method.needs.same_architecture), seed=7)
+        )
         server = toy.server()
         list(Federation(method, engine, server, FederationPlan(clients=toy.CLIENTS, rounds=2)).run())
         messages = {

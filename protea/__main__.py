@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from protea.engines.processes.forkserver import warm
+from protea.engines.processes.forkserver import start_forkserver
 
 TRAINING = {"run", "resume", "sweep", "reproduce"}
 
 
 def main() -> None:
     if TRAINING & set(sys.argv[1:2]) and "--help" not in sys.argv:
-        warm()
+        start_forkserver()
     from protea.cli import app
 
     app.main()

@@ -20,7 +20,7 @@ from protea.core.errors import ConfigError
 from protea.studies import papers
 from protea.studies.papers import Measure
 from protea.studies.papers.plan import Plan, Planned, Scale, plan
-from protea.studies.reproduce import MEASURES, Results, Screen, costs, lacking, run_all, write
+from protea.studies.reproduce import MEASURES, RunScreen, TableResults, costs, lacking, run_all, write
 
 
 def reproduce(
@@ -66,9 +66,9 @@ def reproduce(
             Console(stderr=True).print("Stopped.  The same command goes on from here.", soft_wrap=True)
             raise SystemExit(130) from None
         finally:
-            finish(console, Results(asked, failed), place)
+            finish(console, TableResults(asked, failed), place)
     else:
-        finish(console, Results(asked, failed), place)
+        finish(console, TableResults(asked, failed), place)
     if failed:
         raise SystemExit(1)
 
@@ -110,7 +110,7 @@ def agreed() -> bool:
     return typer.confirm("Start?")
 
 
-def screens(console: Console, count: int) -> Screen:
+def screens(console: Console, count: int) -> RunScreen:
     """A display for each run, with how many there are."""
     numbers = itertools.count(1)
     kind: type[display.Quiet] = display.Live if console.is_terminal else display.Lines
@@ -121,7 +121,7 @@ def screens(console: Console, count: int) -> Screen:
     return screen
 
 
-def finish(console: Console, results: Results, place: Path) -> None:
+def finish(console: Console, results: TableResults, place: Path) -> None:
     """Show both tables and write them, if there is anything to show."""
     if not results.past:
         return
@@ -138,7 +138,7 @@ def finish(console: Console, results: Results, place: Path) -> None:
     say(console, f"How it was made, all protocols, our choices: {place / 'table.md'}")
 
 
-def side_by_side(results: Results, measure: Measure) -> Table:
+def side_by_side(results: TableResults, measure: Measure) -> Table:
     table = Table(box=SIMPLE, padding=0)
     for column in ("cell", "row"):
         table.add_column(column)

@@ -18,8 +18,9 @@ from protea.config.units import percent
 from protea.core.errors import ConfigError
 from protea.federation.record import Record
 from protea.runs.compare import compare
-from protea.studies.search import Trial, prepare_search, ranking, search
-from protea.studies.sweep import Entry, Outcome, Source, Sweep, begin, grid, held, play
+from protea.studies.grid import SweepRun, SweepSource, grid
+from protea.studies.search import TriedRun, prepare_search, ranking, search
+from protea.studies.sweep import Sweep, SweepOutcome, begin, held, play
 
 QUARTERS = 4  # of a run; each is a line in a log file
 SHOWN = 5  # runs at the end of a search
@@ -54,7 +55,7 @@ def sweep(
     """Run all combinations of settings, or search for good ones.  Called again, it goes on."""
     if trials is None and space:
         raise ConfigError("--for says what to search, and --search by how many runs.  Add, for example, --search 20.")
-    source, given = Source.load(config_file), arguments or []
+    source, given = SweepSource.load(config_file), arguments or []
     path = out or Path("runs") / f"{config_file.stem}-sweep"
     console = Console(quiet=quiet)
     if trials is None:
@@ -65,7 +66,7 @@ def sweep(
         wanted = Sweep(path, source, given, [], space)
         console.print(f"Searching {'; '.join(map(str, dimensions))}.", highlight=False, soft_wrap=True)
     again = shlex.join(["protea", *sys.argv[1:]])
-    tried: list[Trial] = []
+    tried: list[TriedRun] = []
     try:
         with held(path):
             this = begin(wanted)
@@ -87,7 +88,7 @@ def sweep(
         raise SystemExit(1)
 
 
-def conclude(console: Console, path: Path, found: list[Outcome]) -> None:
+def conclude(console: Console, path: Path, found: list[SweepOutcome]) -> None:
     """The table of results over seeds, and the command that makes others."""
     ended = list(dict.fromkeys(path / outcome.entry.name for outcome in found if outcome.summary is not None))
     if not ended or console.quiet:
@@ -105,7 +106,7 @@ def conclude(console: Console, path: Path, found: list[Outcome]) -> None:
     console.print(f"Runs are in {path}.  Compare them: protea compare {path}", highlight=False, soft_wrap=True)
 
 
-def announce(console: Console, path: Path, source: Source, tried: list[Trial]) -> None:
+def announce(console: Console, path: Path, source: SweepSource, tried: list[TriedRun]) -> None:
     """The best runs by validation accuracy; of the best one the test accuracy too, and its settings as a command."""
     ranked = ranking(tried)
     if not ranked:
@@ -139,14 +140,14 @@ def brief(error: str) -> str:
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
-class Silent:
+class SweepQuiet:
     """Shows nothing, but counts.  Also the frame of the others."""
 
     def __init__(self, console: Console, total: int) -> None:
         self.console, self.total = console, total
         self.done = self.failed = 0
         self.seconds: list[float] = []  # of runs that have ended
-        self.entry: Entry | None = None  # the one that is running
+        self.entry: SweepRun | None = None  # the one that is running
         self.started = 0.0
 
     def __enter__(self) -> Self:
@@ -157,12 +158,12 @@ class Silent:
     ) -> None:
         return None
 
-    def start(self, entry: Entry) -> None:
+    def start(self, entry: SweepRun) -> None:
         self.entry, self.started = entry, time.perf_counter()
 
     def record(self, record: Record) -> None: ...
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: SweepOutcome) -> None:
         self.entry = None
         if outcome.summary is None:
             self.failed += 1
@@ -190,7 +191,7 @@ class Silent:
         passed = time.perf_counter() - self.started if self.entry is not None else 0.0
         return each * (count - 1) + max(each - passed, 0.0)
 
-    def result(self, outcome: Outcome) -> str:
+    def result(self, outcome: SweepOutcome) -> str:
         """One line on a run that has ended."""
         if outcome.summary is None:
             return f"{outcome.entry.name}  failed: {brief(outcome.error)}"
@@ -198,13 +199,13 @@ class Silent:
         return f"{outcome.entry.name}  accuracy {percent(summary['accuracy'])} %  {summary['cost']['seconds']:.0f} s"
 
 
-class Lines(Silent):
+class SweepLines(SweepQuiet):
     """A line when a run starts, at its quarters, and when it ends, for log files."""
 
     def say(self, text: str) -> None:
         self.console.print(f"{text}  ({self.state})", soft_wrap=True, highlight=False, markup=False)
 
-    def start(self, entry: Entry) -> None:
+    def start(self, entry: SweepRun) -> None:
         super().start(entry)
         self.say(f"{entry.name}  starts")
 
@@ -214,12 +215,12 @@ class Lines(Silent):
         if record.round < rounds and record.round * QUARTERS // rounds > (record.round - 1) * QUARTERS // rounds:
             self.say(f"{self.entry.name}  round {record.round}/{rounds}  accuracy {percent(record.accuracy)} %")
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: SweepOutcome) -> None:
         super().end(outcome)
         self.say(self.result(outcome))
 
 
-class Live(Silent):
+class SweepLive(SweepQuiet):
     """Two bars, the sweep's and the run's, below a line for every run that has ended."""
 
     def __init__(self, console: Console, total: int) -> None:
@@ -245,7 +246,7 @@ class Live(Silent):
         self.progress.update(self.each, visible=False)
         self.progress.stop()
 
-    def start(self, entry: Entry) -> None:
+    def start(self, entry: SweepRun) -> None:
         super().start(entry)
         self.progress.reset(
             self.each, description=f"  {entry.name}", total=entry.experiment.rounds, visible=True, note="rounds"
@@ -256,18 +257,18 @@ class Live(Silent):
         self.progress.update(self.each, completed=record.round, note=note)
         self.progress.update(self.all, note=self.state)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: SweepOutcome) -> None:
         super().end(outcome)
         self.progress.console.print(self.result(outcome), soft_wrap=True, highlight=False, markup=False)
         self.progress.update(self.all, completed=self.done + self.failed, note=self.state)
         self.progress.update(self.each, visible=False)
 
 
-def board(console: Console, total: int, quiet: bool) -> Silent:
+def board(console: Console, total: int, quiet: bool) -> SweepQuiet:
     """The display that fits where the output goes."""
     if quiet:
-        return Silent(console, total)
-    return (Live if console.is_terminal else Lines)(console, total)
+        return SweepQuiet(console, total)
+    return (SweepLive if console.is_terminal else SweepLines)(console, total)
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,7 @@
 """Clients whose state is on disk after every round, for engines that may be asked the same thing twice.
 
     client-003/000012/client-003.safetensors   model and memory after the training of round 12
-    client-003/000012/reply                    what was answered
+    client-003/000012/reply                    what was answered, as it was sent
     client-003/000012/job                      a checksum of what was asked
 
 A job to train that was done before is answered from here, and nothing is trained again.  So a
@@ -13,25 +13,60 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from protea.clients.state_files import name_of, save_client
-from protea.clients.worker import Worker
+from protea.clients.plan import WorkerPlan
+from protea.clients.state_files import carry_clients, name_of, save_client
+from protea.clients.store import ClientStore, MemoryStore
+from protea.clients.worker import Worker, open_store
+from protea.core.client import Client
 from protea.core.errors import CheckpointError
 from protea.core.files import sync, write_bytes, write_text
-from protea.engines.messages import job_from_bytes, reply_to_bytes
-from protea.federation.jobs import Reply
+from protea.federation.jobs import Job, Reply
 
 KEEP = 2  # rounds: with the one before the last, a server that lost a round can have it again
 
+Encode = Callable[[Reply], bytes]  # from a reply to what is sent of it
 
-class Station:
-    """A worker, and a folder that has its clients' state."""
 
-    def __init__(self, worker: Worker, folder: Path, first: Path | None = None) -> None:
-        self.worker, self.folder = worker, folder
-        self.first = first  # where clients that have done nothing here may have left their state
-        self.rounds: dict[int, int] = {}  # up to which the clients in memory are trained
+class DurableStore(ClientStore):
+    """Keeps clients in ``inner`` while they work, and their state after each training below ``folder``.
+
+    A client that has done nothing here goes on from its state in the directory ``first``, if it has one there.
+    """
+
+    def __init__(self, inner: MemoryStore, folder: Path, first: Path | None = None) -> None:
+        self.inner, self.folder = inner, folder
+        self._first = first
+        self._rounds: dict[int, int] = {}  # the round up to which each client in memory is trained
+
+    @property
+    def clients(self) -> Mapping[int, Client]:
+        return self.inner.clients
+
+    def get(self, id: int) -> Client:
+        if id not in self._rounds:
+            self.rewind(id, sys.maxsize)
+        return self.inner.get(id)
+
+    def put_back(self, id: int) -> None:
+        self.inner.put_back(id)
+
+    def save(self, directory: Path) -> None:
+        save_newest(self.folder, directory)
+
+    def load(self, directory: Path) -> None:
+        self.inner.clear()
+        self._rounds.clear()
+        for kept in self.folder.glob("client-*"):
+            shutil.rmtree(kept)
+        self._first = directory
+
+    def forget(self, id: int) -> None:
+        self.inner.forget(id)
+        self._rounds.pop(id, None)
 
     def tidy(self) -> None:
         """Clear away what a process left that was killed while it wrote; no other one may be at work here."""
@@ -39,81 +74,113 @@ class Station:
             if left.is_dir():
                 shutil.rmtree(left)
 
-    def answer(self, message: bytes, limit: int | None = None) -> bytes:
-        """The reply to a job, both as bytes; :class:`PayloadError` for what is no job."""
-        job = job_from_bytes(message, limit)
-        mark = hashlib.blake2b(message, digest_size=16).hexdigest()
-        done = self._home(job.client) / f"{job.round:06d}"
-        if job.task == "train" and done.is_dir() and (done / "job").read_text() == mark:
-            return (done / "reply").read_bytes()
-        try:
-            self._have(job.client, job.round if job.task == "train" else job.round + 1)
-        except CheckpointError as error:
-            return reply_to_bytes(Reply(job.client, job.round, error=str(error)))
-        reply = self.worker.run(job)
-        answer = reply_to_bytes(reply)
-        if job.task == "train" and reply.error is None:
-            try:
-                self._keep(job.client, job.round, mark, answer)
-            except BaseException:  # such as a full disk: nobody will hear of this training, so it has not been
-                self.worker.forget(job.client)
-                self.rounds.pop(job.client, None)
-                raise
-        return answer
+    def rewind(self, id: int, round: int) -> None:
+        """Have a client in memory as it was before its training in ``round``.
 
-    def newest(self, client: int) -> Path | None:
-        """Where the client's state after its last training is."""
-        states = self._states(client)
-        return states[-1] if states else self.first
-
-    def _have(self, client: int, round: int) -> None:
-        """Have the client in memory as it was before its training in ``round``."""
-        states = self._states(client)
+        :class:`CheckpointError` if that state is kept no longer.
+        """
+        states = self._states(id)
         earlier = [path for path in states if int(path.name) < round]
         if states and not earlier:
             raise CheckpointError(
-                f"client {client}, round {round}: it has trained up to round {int(states[-1].name)}, and its state "
+                f"client {id}, round {round}: it has trained up to round {int(states[-1].name)}, and its state "
                 f"before round {round} is kept no longer.  The server must go on from a later checkpoint."
             )
         last = int(earlier[-1].name) if earlier else 0
-        if states and self.rounds.get(client) == last:
+        if states and self._rounds.get(id) == last:
             return
-        self.rounds.pop(client, None)
-        self.worker.forget(client)
-        self.worker.saved = earlier[-1] if earlier else self.first
-        self.worker.client(client)
-        self.rounds[client] = last
+        self._rounds.pop(id, None)
+        self.inner.restore(id, earlier[-1] if earlier else self._first)
+        self._rounds[id] = last
         if not states:
-            self._keep(client, 0)  # as it was before it did anything
+            self.keep(id, 0)  # as it was before it did anything
 
-    def _keep(self, client: int, round: int, mark: str = "", answer: bytes = b"") -> None:
-        """Write the client's state and its answer, all or nothing."""
-        home = self._home(client)
-        new, place = home / f".{round:06d}", home / f"{round:06d}"
+    def kept_answer(self, id: int, round: int, mark: str) -> bytes | None:
+        """Give what a client answered to a job of ``round`` with the checksum ``mark``, if it has done that job."""
+        done = self._folder_of(id) / f"{round:06d}"
+        if done.is_dir() and (done / "job").read_text() == mark:
+            return (done / "reply").read_bytes()
+        return None
+
+    def keep(self, id: int, round: int, mark: str = "", answer: bytes = b"") -> None:
+        """Write a client's state after ``round`` and what it answered, all or nothing."""
+        folder = self._folder_of(id)
+        new, place = folder / f".{round:06d}", folder / f"{round:06d}"
         if new.exists():
             shutil.rmtree(new)  # the disk was full, or the like
         new.mkdir(parents=True)
-        save_client(self.worker.client(client), new)
+        save_client(self.inner.clients[id], new)
         write_bytes(new / "reply", answer)
         write_text(new / "job", mark)
         sync(new)
-        for later in [path for path in self._states(client) if path.name >= place.name]:
-            self._drop(later)  # the server has gone back
+        for later in [path for path in self._states(id) if path.name >= place.name]:
+            _remove(later)  # the server has gone back
         new.rename(place)
-        sync(home)
-        self.rounds[client] = round
-        for old in self._states(client)[:-KEEP]:
-            self._drop(old)
+        sync(folder)
+        self._rounds[id] = round
+        for old in self._states(id)[:-KEEP]:
+            _remove(old)
 
-    def _drop(self, state: Path) -> None:
-        gone = state.with_name(f".dropped-{state.name}")
-        if gone.exists():
-            shutil.rmtree(gone)  # what was not cleared away the last time
-        state.rename(gone)  # first, or half of it would pass for a state
-        shutil.rmtree(gone)
+    def _states(self, id: int) -> list[Path]:
+        return kept_states(self._folder_of(id))
 
-    def _states(self, client: int) -> list[Path]:
-        return sorted(self._home(client).glob("[0-9]*"))
+    def _folder_of(self, id: int) -> Path:
+        return self.folder / name_of(id)
 
-    def _home(self, client: int) -> Path:
-        return self.folder / name_of(client)
+
+class DurableWorker:
+    """A worker whose clients are on disk after every round, and that answers each training once.
+
+    ``encode`` makes of a reply the bytes that are sent.  These are kept: a job that comes again gets the same ones.
+    """
+
+    def __init__(self, plan: WorkerPlan, folder: Path, encode: Encode, first: Path | None = None) -> None:
+        self.store = DurableStore(open_store(plan), folder, first)
+        self.worker = Worker(plan, self.store)
+        self.encode = encode
+
+    def answer(self, job: Job, message: bytes) -> bytes:
+        """Answer a job.  ``message`` is the job as it came, by which it is known if it comes again."""
+        mark = hashlib.blake2b(message, digest_size=16).hexdigest()
+        training = job.task == "train"
+        if training and (kept := self.store.kept_answer(job.client, job.round, mark)) is not None:
+            return kept
+        try:
+            self.store.rewind(job.client, job.round if training else job.round + 1)
+        except CheckpointError as error:
+            return self.encode(Reply(job.client, job.round, error=str(error)))
+        reply = self.worker.run(job)
+        answer = self.encode(reply)
+        if training and reply.error is None:
+            try:
+                self.store.keep(job.client, job.round, mark, answer)
+            except BaseException:  # such as a full disk: nobody will hear of this training, so it has not been
+                self.store.forget(job.client)
+                raise
+        return answer
+
+
+def kept_states(folder: Path) -> list[Path]:
+    """Give the folders of the states that a client left in its own folder of a durable store, the newest last."""
+    return sorted(folder.glob("[0-9]*"))
+
+
+def newest_state(folder: Path, id: int) -> Path | None:
+    """Give the folder of a client's state after its last training, in the folder of a durable store."""
+    states = kept_states(folder / name_of(id))
+    return states[-1] if states else None
+
+
+def save_newest(folder: Path, directory: Path) -> None:
+    """Give to a directory the newest state of every client in the folder of a durable store."""
+    for each in sorted(folder.glob("client-*")):
+        if states := kept_states(each):
+            carry_clients(states[-1], directory)
+
+
+def _remove(state: Path) -> None:
+    gone = state.with_name(f".dropped-{state.name}")
+    if gone.exists():
+        shutil.rmtree(gone)  # what was not cleared away the last time
+    state.rename(gone)  # first, or half of it would pass for a state
+    shutil.rmtree(gone)

@@ -1,4 +1,4 @@
-"""How to build any client of a run, in any process."""
+"""The builder of a simulated federation: any client of an experiment, in any process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from protea.clients.builder import Builder
 from protea.config.families import Member, Models
 from protea.core.augment import Augment
 from protea.core.client import Client
@@ -25,38 +26,39 @@ from protea.models.maker import ModelMaker
 
 
 @dataclass(frozen=True)
-class ClientFactory:
-    """Data, models and training of all clients; call it with a client's number to get the client."""
+class ClientFactory(Builder):
+    """Makes the clients and the server of an experiment from its data, models and training settings."""
 
-    source: Federated | Path  # a path: the data lie in a file of the engine's
+    source: Federated | Path  # the shared-out data, or the file into which an engine has written them
     models: Models = field(default_factory=Models)
     training: Training = field(default_factory=Training)
     augment: Augment | None = None
     rounds: int = 1
     device: str = "cpu"
-    gives_public: bool = True  # public samples to clients, which may be long in the reading
-    gives_test: bool = True  # the shared test set likewise
+    gives_public: bool = True  # whether clients get the public samples; reading them may take long
+    gives_test: bool = True  # whether clients get the shared test set
 
     @cached_property
     def data(self) -> Federated:
+        """The data of all clients."""
         return mapped_file.read(self.source) if isinstance(self.source, Path) else self.source
 
     @cached_property
     def make(self) -> ModelMaker:
+        """The maker of all models, by architecture."""
         return ModelMaker(self.models, self.data.dataset.shape, self.data.dataset.classes, self.device)
 
     @property
     def members(self) -> tuple[Member, ...]:
+        """The architectures of the family; client i has number i modulo their count."""
         return self.make.members
 
     def lend(self, folder: Path) -> ClientFactory:
-        """The same recipe for other processes: its data in a file that they map, not copy."""
         path = folder / "data.safetensors"
         mapped_file.write(self.data, path)
         return replace(self, source=path)
 
     def moved(self, folder: Path) -> ClientFactory:
-        """The same recipe where that file lies in another folder."""
         assert isinstance(self.source, Path)
         return replace(self, source=folder / self.source.name)
 
@@ -64,7 +66,7 @@ class ClientFactory:
         return len(self.data.shares[client].train)
 
     def describe(self) -> dict[str, Any]:
-        """The first line of a run's metrics: what each client has, in numbers of samples by class."""
+        """Give the first line of a run's metrics: each client's model, and its number of samples by class."""
         parameters = self.parameters()
         counts = {part: self.data.class_counts(part).tolist() for part in ("train", "validation", "test")}
         clients = [
@@ -79,7 +81,7 @@ class ClientFactory:
         return {"kind": "data", "round": 0, "classes": list(self.data.dataset.names), "clients": clients}
 
     def parameters(self) -> list[int]:
-        """How many parameters the model of each member has."""
+        """Count the parameters of each architecture of the family."""
         found: list[int] = []
         with torch.random.fork_rng(devices=[]):  # these models are never trained: no draw of theirs may count
             for index, member in enumerate(self.members):
@@ -110,6 +112,7 @@ class ClientFactory:
         )
 
     def server(self, seed: int, view: View | None = None) -> Server:
+        """Make the server, which sees public samples by ``view``."""
         return Server(
             classes=self.data.dataset.classes,
             dim=self.models.dim,
@@ -121,14 +124,15 @@ class ClientFactory:
         )
 
     def samples(self, rows: torch.Tensor, view: View | None = None) -> Samples:
+        """Give rows of the data set as a model with this view sees them."""
         return views.samples(self.data.dataset, rows, view, device=self.device)
 
     def public(self, view: View | None = None) -> Samples | None:
-        """The public samples, once for all clients that see them alike."""
+        """Give the public samples, in memory once for all clients with the same view."""
         return self._common("public", self.data.public, view)
 
     def shared_test(self, view: View | None = None) -> Samples | None:
-        """The same of the shared test set."""
+        """Give the shared test set, in memory once for all clients with the same view."""
         return self._common("test", self.data.test, view)
 
     def _common(self, name: str, rows: torch.Tensor, view: View | None) -> Samples | None:
@@ -144,7 +148,10 @@ class ClientFactory:
         return {}
 
     def server_view(self, own: bool) -> View | None:
-        """How the server sees texts: as its ``own`` model does, or else as all clients do who see them alike."""
+        """Give the view by which the server sees texts: that of its ``own`` model, or the one that all clients share.
+
+        Clients with different views leave the server without one: it sees nothing of the texts.
+        """
         if not isinstance(self.data.dataset.x, Texts):
             return None
         with torch.random.fork_rng(devices=[]):  # these models are never trained

@@ -22,12 +22,13 @@ from protea.core.weights import Weights
 
 
 def save_client(client: Client, directory: Path) -> None:
+    """Write a client's model and memory to its file in a directory."""
     model = {name: t.detach().cpu().contiguous().clone() for name, t in client.model.state_dict().items()}
     _write(path_of(client.id, directory), client.memory, model)
 
 
 def load_client(client: Client, directory: Path) -> None:
-    """Take up the client's saved state; a client that never took part has none."""
+    """Read a client's model and memory from its file in a directory; one that never took part has none."""
     path = path_of(client.id, directory)
     if path.exists():
         _read(path, client.memory, client.model, str(client.device))
@@ -35,7 +36,7 @@ def load_client(client: Client, directory: Path) -> None:
 
 @contextmanager
 def undone_if_it_fails(client: Client) -> Iterator[None]:
-    """Whatever is raised within, the client is afterwards as it was before."""
+    """Put a client back to what it was before if anything is raised within."""
     model = {name: tensor.clone() for name, tensor in client.model.state_dict().items()}
     memory = copy.deepcopy(client.memory.data)
     try:
@@ -47,7 +48,7 @@ def undone_if_it_fails(client: Client) -> Iterator[None]:
 
 
 def carry_clients(earlier: Path, directory: Path) -> None:
-    """Take over from an earlier directory the clients that this one does not have."""
+    """Link from an earlier directory the files of clients that a directory does not have."""
     for path in earlier.glob("client-*.safetensors"):
         if not (directory / path.name).exists():
             try:
@@ -57,21 +58,23 @@ def carry_clients(earlier: Path, directory: Path) -> None:
 
 
 def save_server(server: Server, directory: Path) -> None:
+    """Write the server's memory to its file in a directory."""
     _write(directory / "server.safetensors", server.memory, {})
 
 
 def load_server(server: Server, directory: Path) -> None:
+    """Read the server's memory from its file in a directory."""
     nothing = nn.Module()  # what models the server has are in its memory
     _read(directory / "server.safetensors", server.memory, nothing, str(server.device))
 
 
 def name_of(id: int) -> str:
-    """Of a client, in names of files."""
+    """Give the name of a client in names of files."""
     return f"client-{id:03d}"
 
 
 def path_of(id: int, directory: Path) -> Path:
-    """Where a client's state is, in a directory of saved ones."""
+    """Give the file of a client's state in a directory of saved clients."""
     return directory / f"{name_of(id)}.safetensors"
 
 

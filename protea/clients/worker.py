@@ -5,96 +5,60 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from protea.clients.offload import Shelf
-from protea.clients.state_files import load_client, save_client, undone_if_it_fails
+from protea.clients.offload import OffloadedStore, full_at
+from protea.clients.plan import WorkerPlan
+from protea.clients.state_files import undone_if_it_fails
+from protea.clients.store import ClientStore, MemoryStore
 from protea.core.client import Client
 from protea.core.devices import threads
 from protea.core.errors import ProteaError
-from protea.core.method import Method
-from protea.core.payload import pack, unpack
+from protea.core.payload import Named, pack, unpack
 from protea.core.process_memory import peak_memory
-from protea.core.rng import Streams
 from protea.evaluation.client_side import examine, shared_answers, snapshot
 from protea.federation.jobs import Job, Reply
+from protea.filters.base import Passage, leave_all
 
-Build = Callable[[int, Streams], Client]
+
+def open_store(plan: WorkerPlan) -> MemoryStore:
+    """Make the store that a plan asks for: in memory, or offloaded where memory is limited."""
+    if plan.memory is None:
+        return MemoryStore(plan.make_client)
+    return OffloadedStore(plan.make_client, full_at(plan.memory), plan.folder)
 
 
 class Worker:
-    """A method together with the clients that live in this process.
+    """Runs jobs on the clients that live in this process."""
 
-    With ``careful``, a client that fails in training is as it was before.  With ``memory``, a number of bytes for this
-    process, the clients that were used least recently wait on disk, in ``spill``.
-    """
+    def __init__(self, plan: WorkerPlan, store: ClientStore | None = None) -> None:
+        self.plan = plan
+        self.store = open_store(plan) if store is None else store
+        self.method = plan.method
 
-    def __init__(
-        self,
-        method: Method[Any, Any],
-        build: Build,
-        seed: int,
-        threads: int = 1,
-        local_prototypes: bool = True,
-        *,
-        careful: bool = False,
-        memory: int | None = None,
-        spill: Path | None = None,
-    ) -> None:
-        self.method, self.build, self.rng, self.threads = method, build, Streams(seed), threads
-        self.local_prototypes = local_prototypes  # as one more rule in evaluation
-        self.careful, self.memory = careful, memory
-        self.clients: dict[int, Client] = {}  # the one used last is last
-        self.saved: Path | None = None  # where clients not met yet may have left their state
-        self.shelf = Shelf(memory, spill)
-
-    def plan(self, folder: Path, processes: int) -> dict[str, Any]:
-        """By what to make such a worker in other processes; ``folder`` is for data that all of them map, and spills."""
-        lend = getattr(self.build, "lend", None)
-        return {
-            "method": self.method,
-            "build": lend(folder) if lend else self.build,
-            "seed": self.rng.root,
-            "threads": self.threads,
-            "local_prototypes": self.local_prototypes,
-            "careful": self.careful,
-            "memory": None if self.memory is None else self.memory // processes,
-            "spill": folder,
-        }
+    @property
+    def clients(self) -> Mapping[int, Client]:
+        """The clients that are in memory."""
+        return self.store.clients
 
     def client(self, id: int) -> Client:
-        """The client, built on first use: one that is never chosen costs nothing."""
-        client = self.clients.pop(id, None)
-        if client is None:
-            streams = self.rng.at("client", id)
-            client = self.build(id, streams)
-            with streams.default("start"):
-                self.method.start_client(client)
-            if (where := self.shelf.place(id) or self.saved) is not None:
-                load_client(client, where)
-            self.shelf.forget(id)
-        self.shelf.away.discard(id)
-        self.clients[id] = client
+        """Give a client to look at, between jobs."""
+        client = self.store.get(id)
+        self.store.put_back(id)
         return client
 
-    def forget(self, id: int) -> None:
-        """Have the client built anew when it is next needed."""
-        self.clients.pop(id, None)
-        self.shelf.forget(id)
-
     def run(self, job: Job) -> Reply:
+        """Do a job.  Whatever goes wrong is an error in the reply: it is the client's failure, not the engine's."""
         started = time.perf_counter()
         try:
-            with threads(self.threads):
+            with threads(self.plan.threads):
                 reply = self._run(job)
-            self.shelf.make_room(self.clients)
         except ProteaError as problem:
             reply = Reply(job.client, job.round, error=str(problem))
-        except Exception:  # whatever a method or model raises is this client's failure, not the engine's
+        except Exception:
             error = f"client {job.client}, round {job.round}:\n{traceback.format_exc()}"
             reply = Reply(job.client, job.round, error=error)
         seconds = time.perf_counter() - started
@@ -102,38 +66,54 @@ class Worker:
 
     def repeat(self, client: int, jobs: Sequence[Job]) -> None:
         """Bring a client that this process has not met to where it was in another one, which is gone."""
-        with threads(self.threads):
+        with threads(self.plan.threads):
             self.client(client)
             for job in jobs:
                 self._run(job)
 
     def _run(self, job: Job) -> Reply:
-        client = self.client(job.client)
-        client.begin(job.round, self.rng.at("client", job.client, "round", job.round))
-        down = unpack(self.method.down, {name: t.to(client.device) for name, t in job.down.items()})
+        client = self.store.get(job.client)
+        try:
+            client.begin(job.round, self.plan.streams(job.client).at("round", job.round))
+            with client.rng.default(job.task):
+                return self._reply(job, client)
+        finally:
+            self.store.put_back(job.client)
+
+    def _reply(self, job: Job, client: Client) -> Reply:
+        method, local = self.method, self.plan.local_prototypes
+        down = unpack(method.down, {name: t.to(client.device) for name, t in job.down.items()})
         if down is not None:
             down.check(client.classes, client.dim)
-        with client.rng.default(job.task):
-            if job.task == "evaluate":
-                return Reply(job.client, job.round, pack(examine(self.method, client, down, self.local_prototypes)))
-            if job.task == "answer":
-                return Reply(job.client, job.round, shared_answers(self.method, client, down, self.local_prototypes))
-            if job.task == "look":
+        match job.task:
+            case "evaluate":
+                return Reply(job.client, job.round, pack(examine(method, client, down, local)))
+            case "answer":
+                answers = shared_answers(method, client, down, local)
+                return Reply(job.client, job.round, {rule: scores.cpu() for rule, scores in answers.items()})
+            case "look":
                 return Reply(job.client, job.round, pack(snapshot(client)))
-            with undone_if_it_fails(client) if self.careful else nullcontext():
-                up = self.method.local_update(client, down)
-            loss = {"loss": sum(client.losses) / len(client.losses)} if client.losses else {}
-            return Reply(job.client, job.round, pack(up), len(client.train), loss)
+            case "train":
+                with undone_if_it_fails(client) if self.plan.careful else nullcontext():
+                    up = self._leaving(job, client, pack(method.local_update(client, down)))
+                loss = {"loss": sum(client.losses) / len(client.losses)} if client.losses else {}
+                return Reply(job.client, job.round, up, len(client.train), loss)
+
+    def _leaving(self, job: Job, client: Client, up: Named) -> Named:
+        """Apply the filters to an upload."""
+        kind = type(self.method).up
+        return leave_all(
+            self.plan.filters, up, Passage(job.client, job.round, kind, client.classes, client.dim, client.rng)
+        )
+
+    def forget(self, id: int) -> None:
+        """Forget a client; it is built again when it is next needed."""
+        self.store.forget(id)
 
     def save(self, directory: Path) -> None:
-        """Write the clients met here; whoever asks takes over the others from where they were."""
-        for id, client in self.clients.items():
-            save_client(client, directory)
-            self.shelf.let_go(id)
-        self.shelf.carry(directory)
-        self.saved = directory
+        """Write the clients met here; the caller adds the others from where they were."""
+        self.store.save(directory)
 
     def load(self, directory: Path) -> None:
-        self.clients.clear()
-        self.shelf.clear()
-        self.saved = directory
+        """Forget all clients, which go on from a directory."""
+        self.store.load(directory)

@@ -1,0 +1,1 @@
+"""What the author of a method touches.  Imports nothing of Protea but itself."""

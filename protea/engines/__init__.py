@@ -1,0 +1,1 @@
+"""Engines carry jobs to clients and replies back.  A method cannot tell them apart."""

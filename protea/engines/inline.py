@@ -6,21 +6,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from protea.clients.plan import WorkerPlan
 from protea.clients.worker import Worker
 from protea.config.sections import Engine
 from protea.core.errors import ConfigError
+from protea.engines.base import EngineBase
 from protea.federation.jobs import Job, Reply, Watch, ignore
 
 
-class Inline:
-    """One process, one client after another."""
+class Inline(EngineBase):
+    """One process, one client after another.
 
-    def __init__(self, worker: Worker, settings: Engine | None = None) -> None:
-        settings = settings or Engine("inline")
-        settings.refuse_cluster()
+    A worker may be given instead of a plan, so that its clients can be looked at afterwards.
+    """
+
+    def __init__(self, plan: WorkerPlan | Worker, settings: Engine | None = None) -> None:
+        self.check(settings or Engine("inline"))
+        self.worker = plan if isinstance(plan, Worker) else Worker(plan)
+
+    @classmethod
+    def check(cls, settings: Engine) -> None:
+        super().check(settings)
         if settings.limit:
             raise ConfigError("engine.limit is set, and engine.name=inline cannot end a client.  Set it to processes.")
-        self.worker = worker
 
     def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
         replies = []
@@ -35,5 +43,3 @@ class Inline:
 
     def load(self, directory: Path) -> None:
         self.worker.load(directory)
-
-    def close(self) -> None: ...

@@ -1,6 +1,6 @@
 """Jobs and replies as bytes, for engines whose clients are in other processes or on other machines.
 
-What is said beside the tensors is checked here: every name, and the type of every value.
+Beside the tensors a message has a few plain values.  They are checked here: every name, and the type of every value.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from protea.core.errors import PayloadError
 from protea.core.payload import from_bytes, shortened, to_bytes
 from protea.federation.jobs import Job, JobKind, Reply
 
-WORDS = 10_000  # most characters of an error; of a longer one, the end
+WORDS = 10_000  # most characters of an error; of a longer one the end is kept
 
 
 def readable(text: str) -> str:
-    """What may be shown on a terminal or written to a file, whoever sent it."""
+    """Give text that may be shown on a terminal or written to a file, whoever sent it."""
     readable = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text[-WORDS:])
     return readable if readable.strip() else "no reason was given."
 
@@ -31,6 +31,8 @@ Words = Annotated[str, AfterValidator(readable)]
 
 
 class AboutJob(TypedDict):
+    """The values of a job beside its tensors."""
+
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # type: ignore[misc]
 
     task: JobKind
@@ -39,6 +41,8 @@ class AboutJob(TypedDict):
 
 
 class AboutReply(TypedDict):
+    """The values of a reply beside its tensors."""
+
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # type: ignore[misc]
 
     client: Count
@@ -55,32 +59,34 @@ _JOB, _REPLY = TypeAdapter(AboutJob), TypeAdapter(AboutReply)
 
 
 def job_to_bytes(job: Job) -> bytes:
+    """Encode a job."""
     return to_bytes(job.down, task=job.task, round=job.round, client=job.client)
 
 
 def job_from_bytes(message: bytes, limit: int | None = None) -> Job:
-    """:class:`PayloadError` for anything but a job of ``limit`` bytes at most."""
+    """Decode a job; :class:`PayloadError` for anything but a job of ``limit`` bytes at most."""
     down, about = from_bytes(message, limit)
     return Job(down=down, **_checked(_JOB, about))
 
 
 def reply_to_bytes(reply: Reply) -> bytes:
+    """Encode a reply."""
     return to_bytes(reply.up, **{name: getattr(reply, name) for name in AboutReply.__annotations__})
 
 
 def reply_from_bytes(message: bytes, limit: int | None = None) -> Reply:
-    """:class:`PayloadError` for anything but a reply of ``limit`` bytes at most."""
+    """Decode a reply; :class:`PayloadError` for anything but a reply of ``limit`` bytes at most."""
     up, about = from_bytes(message, limit)
     return Reply(up=up, **_checked(_REPLY, about))
 
 
 def joined(parts: Sequence[bytes]) -> bytes:
-    """Several messages as one: each after its length."""
+    """Join several messages to one: each after its length, in 8 bytes."""
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
 def parted(whole: bytes) -> list[bytes]:
-    """The inverse of :func:`joined`; :class:`PayloadError` for what that did not make."""
+    """Take apart what :func:`joined` made; :class:`PayloadError` for anything else."""
     parts, at = [], 0
     while at < len(whole):
         size = int.from_bytes(whole[at : at + 8], "little")

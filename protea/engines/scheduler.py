@@ -11,20 +11,22 @@ to the bit.
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
-from abc import ABC, abstractmethod
-from collections import Counter, deque
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Generic, Protocol, TypeVar
 
+from protea.clients.plan import WorkerPlan
 from protea.clients.state_files import carry_clients
-from protea.clients.worker import Worker
 from protea.config.sections import Engine
 from protea.core.errors import CheckpointError
 from protea.core.payload import nbytes
+from protea.engines.base import EngineBase
+from protea.engines.host_queue import HostQueue
 from protea.engines.messages import job_to_bytes, reply_from_bytes
 from protea.federation.jobs import Job, Reply, Watch, ignore
 
@@ -32,18 +34,20 @@ KEPT = 256 * 2**20  # bytes of jobs that are kept to be repeated; then all clien
 
 
 class Host(Protocol):
-    """Where clients live, seen from outside."""
+    """A process or actor in which clients live, as the engine sees it."""
 
-    dead: bool
+    dead: bool  # it is known to be gone
 
-    def alive(self) -> bool: ...
+    def alive(self) -> bool:
+        """Whether it is there; it may be gone without our knowing."""
+        ...
 
     def give(self, job: bytes) -> None:
         """Have it begin a job.  That it is gone is noticed when it should answer."""
         ...
 
     def hear(self) -> bytes | None:
-        """The answer to a job; ``None`` if the host is gone."""
+        """Give the answer to a job; ``None`` if the host is gone."""
         ...
 
     def save(self, directory: Path) -> None:
@@ -55,134 +59,128 @@ class Host(Protocol):
         ...
 
     def bury(self) -> str:
-        """How it ended, in words that can follow its name."""
+        """Tidy up after a host that is gone; say how it ended, in words that can follow its name."""
         ...
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """End it at once."""
+        ...
 
 
 H = TypeVar("H", bound=Host)
 
 
-class Pinned(ABC, Generic[H]):
-    """An engine with hosts.  What these are is for subclasses to say."""
+class PinnedEngine(EngineBase, Generic[H]):
+    """An engine that pins clients to hosts.  What hosts are, and how they start, is for subclasses to say."""
 
-    called: ClassVar[str]  # a host, in messages
+    host_name: ClassVar[str]  # what a host is called in messages
 
-    def __init__(self, worker: Worker, settings: Engine) -> None:
-        self.settings = settings
+    def __init__(self, plan: WorkerPlan, settings: Engine) -> None:
+        self.plan, self.settings = plan, settings
         self.pool: list[H] = []
         self.folder = tempfile.TemporaryDirectory(prefix="protea-", ignore_cleanup_errors=True)
-        self.home: dict[int, H] = {}  # where each client lives
+        self.host_of: dict[int, H] = {}  # by client
         self.saved: Path | None = None  # where clients were last saved
-        self.done: dict[int, list[Job]] = {}  # each client's training since then
+        self.done: dict[int, list[Job]] = {}  # each client's trainings since then
         self.behind: set[int] = set()  # clients whose host is gone
-        self.due: dict[H, float] = {}  # when a host must have answered
         self.seconds: dict[tuple[str, int], float] = {}  # what a task of a client took last time
-        self.size = getattr(worker.build, "size", lambda client: 1)
 
     @abstractmethod
     def _new(self) -> H | None:
-        """One more host, ready for jobs; ``None`` if there is no room for it, and others are left."""
+        """Start one more host, ready for jobs; ``None`` if there is no room for it, and others are left."""
 
     @abstractmethod
     def _answered(self, hosts: Collection[H]) -> Collection[H]:
-        """Wait a second at most; those that have an answer, or are gone."""
+        """Wait a second at most; give the hosts that have an answer, or are gone."""
 
     @abstractmethod
     def _bring(self, host: H, client: int, jobs: list[bytes]) -> None:
-        """Let a client begin there at what was saved of it, and repeat the jobs."""
-
-    @abstractmethod
-    def close(self) -> None: ...
+        """Let a client begin on a host at what was saved of it, and repeat the jobs."""
 
     def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
         replies = []
         try:
-            for reply in self._play(jobs):
+            for reply in self._replies(jobs):
                 replies.append(reply)
                 watch(reply)
         except BaseException:
             for host in self.pool:
                 host.stop()  # it is in the middle of something that nobody waits for
             raise
-        kept = {id(job.down): job.down for done in self.done.values() for job in done}  # many clients may share one
-        if sum(map(nbytes, kept.values())) > KEPT:
-            self._keep()
+        self._limit_repeats()
         return sorted(replies, key=lambda reply: reply.client)  # float sums depend on order; arrival is luck
 
-    def _play(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        """Keep every host busy with its own clients, longest first, then with clients that have no home."""
-        queues: dict[H, deque[Job]] = {host: deque() for host in self.pool}
-        unclaimed: deque[Job] = deque()
-        for job in sorted(jobs, key=self._expected, reverse=True):
-            queue = queues[self.home[job.client]] if job.client in self.home else unclaimed
-            queue.append(job)
-        working: dict[H, Job] = {}
-        deaths: Counter[int] = Counter()
+    def _replies(self, jobs: Sequence[Job]) -> Iterator[Reply]:
+        """Keep every host busy until all jobs are done, longest first; give replies as they come."""
+        ordered = sorted(jobs, key=self._expected, reverse=True)
+        queue = HostQueue(ordered, self.pool, self.host_of, self.settings.retries)
         while True:
-            for host, own in queues.items():
-                if host not in working and (queue := own or unclaimed):
-                    working[host] = self._give(host, queue.popleft())
-            if not working:
-                break
-            ready = self._answered(working)
-            for host in list(working):
-                late = host not in ready and time.perf_counter() > self.due[host]
-                if host not in ready and not late:
-                    continue
-                job, answer = working.pop(host), None if late else host.hear()
-                if answer is not None:
-                    if queue := queues[host] or unclaimed:  # before the answer is looked at: nobody waits for that
-                        working[host] = self._give(host, queue.popleft())
-                    yield self._take(job, answer)
-                    continue
-                how = self._end(host, late)
-                deaths[job.client] += late or self._to_blame(host)
-                unclaimed.extendleft(reversed(queues.pop(host)))
-                if (new := self._replace(host)) is not None:
-                    queues[new] = deque()
-                if deaths[job.client] <= self.settings.retries:
-                    unclaimed.appendleft(job)
-                else:
-                    yield Reply(job.client, job.round, error=f"client {job.client}, round {job.round}: {how}")
+            for host in queue.idle():
+                self._give(queue, host)
+            if not queue.working:
+                return
+            ready = self._answered(queue.working)
+            for host in list(queue.working):
+                if host in ready:
+                    yield from self._heard(queue, host)
+                elif queue.late(host):
+                    yield from self._lost(queue, host, late=True)
 
-    def _give(self, host: H, job: Job) -> Job:
-        repeated = 0 if job.client in self.home else self._settle(job.client, host)
-        limit = self.settings.limit or float("inf")
-        self.due[host] = time.perf_counter() + limit * (1 + repeated)
+    def _give(self, queue: HostQueue[H], host: H) -> None:
+        """Have a host begin its next job, if there is one."""
+        job = queue.begin(host)
+        if job is None:
+            return
+        repeated = 0 if job.client in self.host_of else self._settle(job.client, host)
+        queue.must_answer(host, (self.settings.limit or math.inf) * (1 + repeated))
         host.give(job_to_bytes(job))
-        return job
 
-    def _take(self, job: Job, answer: bytes) -> Reply:
+    def _heard(self, queue: HostQueue[H], host: H) -> Iterator[Reply]:
+        """Take the answer of a host that has one, or is gone."""
+        answer = host.hear()
+        if answer is None:
+            yield from self._lost(queue, host, late=False)
+            return
+        job = queue.finish(host)
+        self._give(queue, host)  # before the answer is looked at: nobody waits for that
         reply = reply_from_bytes(answer)
         self.seconds[job.task, job.client] = reply.seconds
         if job.task == "train" and reply.error is None:
             self.done.setdefault(job.client, []).append(job)
-        return reply
+        yield reply
+
+    def _lost(self, queue: HostQueue[H], host: H, late: bool) -> Iterator[Reply]:
+        """Replace a host that is gone or takes too long; a job that was lost too often is a reply that says so."""
+        how = self._end(host, late)
+        given_up = queue.lose(host, late or self._to_blame(host))
+        if (new := self._replace(host)) is not None:
+            queue.add(new)
+        if given_up is not None:
+            error = f"client {given_up.client}, round {given_up.round}: {how}"
+            yield Reply(given_up.client, given_up.round, error=error)
 
     def _expected(self, job: Job) -> tuple[float, float]:
-        return self.seconds.get((job.task, job.client), 0.0), self.size(job.client)
+        """Give how long a job may take: the seconds of the last one of its kind, then the client's samples."""
+        return self.seconds.get((job.task, job.client), 0.0), self.plan.builder.size(job.client)
 
     # A host that is gone
 
     def _end(self, host: H, late: bool) -> str:
-        """How a host ended, in words; one that takes too long is ended here."""
+        """End a host that takes too long, or tidy up after one that is gone; say in words how it ended."""
         if late:
             host.stop()
             return f"it took longer than engine.limit, {self.settings.limit:g} s."
-        return f"its {self.called} {host.bury()}.  If the system ran out of memory, use fewer engine.workers."
+        return f"its {self.host_name} {host.bury()}.  If the system ran out of memory, use fewer engine.workers."
 
     def _to_blame(self, host: H) -> bool:
         """Whether the job may be why its host is gone."""
         return True
 
     def _replace(self, host: H) -> H | None:
-        """A new host, if there is room for one; the clients of the old one have no home now."""
+        """Start a new host, if there is room for one; the clients of the old one have none now."""
         host.dead = True
-        self.due.pop(host, None)
-        for client in [client for client, home in self.home.items() if home is host]:
-            del self.home[client]
+        for client in [client for client, its in self.host_of.items() if its is host]:
+            del self.host_of[client]
             self.behind.add(client)
         at = self.pool.index(host)
         self.pool.remove(host)
@@ -191,8 +189,8 @@ class Pinned(ABC, Generic[H]):
         return new
 
     def _settle(self, client: int, host: H) -> int:
-        """Have a client live there, as it was elsewhere; how many jobs it repeats for that."""
-        self.home[client] = host
+        """Pin a client to a host, in the state it had elsewhere; give the number of jobs that it repeats for that."""
+        self.host_of[client] = host
         if not self._absent(client):
             return 0
         self.behind.discard(client)
@@ -222,8 +220,11 @@ class Pinned(ABC, Generic[H]):
         self.saved = directory.absolute()
         self.done.clear()
 
-    def _keep(self) -> None:
-        """Save all clients for ourselves, so that there is little to repeat."""
+    def _limit_repeats(self) -> None:
+        """Save all clients for ourselves once the jobs that a new host would have to repeat take much memory."""
+        kept = {id(job.down): job.down for done in self.done.values() for job in done}  # many clients may share one
+        if sum(map(nbytes, kept.values())) <= KEPT:
+            return
         before, here = self.saved, Path(self.folder.name) / f"kept-{time.monotonic_ns()}"
         here.mkdir()
         self.save(here)
@@ -233,7 +234,7 @@ class Pinned(ABC, Generic[H]):
                 shutil.rmtree(before)
 
     def load(self, directory: Path) -> None:
-        self.home.clear()
+        self.host_of.clear()
         self.done.clear()
         self.behind.clear()
         self.saved = directory.absolute()

@@ -7,15 +7,15 @@ for record in Federation(MyMethod(), engine, server, clients=2, rounds=5).run():
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from protea.core.payload import Payload, pack
+from protea.engines.base import EngineBase
 from protea.federation.jobs import Job, Reply, Watch, ignore
 
 Script = Callable[[Job], Payload | Reply | None]
 
 
-class Scripted:
+class Scripted(EngineBase):
     """Answers each job to train with what ``script(job)`` says: an upload, or a whole reply.
 
     Any other job, such as to evaluate, is for ``judge(job)``; without one nothing is found.
@@ -34,9 +34,3 @@ class Scripted:
             replies.append(said if isinstance(said, Reply) else Reply(job.client, job.round, pack(said), self.samples))
             watch(replies[-1])
         return replies
-
-    def save(self, directory: Path) -> None: ...
-
-    def load(self, directory: Path) -> None: ...
-
-    def close(self) -> None: ...

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from protea.core.payload import Named, nbytes
 
-JobKind = Literal["train", "evaluate", "answer", "look"]  # answer: the shared test set; look: show prototypes
+JobKind = Literal["train", "evaluate", "answer", "look"]  # answer: on the shared test set; look: show prototypes
 
 
 @dataclass(frozen=True)

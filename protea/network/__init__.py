@@ -1,16 +1,10 @@
 """Federations of organisations: a coordinator, and sites that keep their data and their models.
 
     task.py         what all parties agree on: task.toml
-    keys.py         certificates and keys
-    bundle.py       what a coordinator gives a site, in one file
-    home.py         a coordinator's directory
-    status.py       what goes on, for whoever shows it
-    coordinator.py  the rounds, from a coordinator's side
-    data.py         samples of a site, and those that all parties have
-    site.py         a site's directory: its model, its data, its state
-    trial.py        one round at a site with nobody listening: what would leave
-    desk.py         what a site answers, and what it writes down about that
-    join.py         a site's processes
+    trust/          certificates and keys; bundles, by which a coordinator invites a site
+    coordinator/    its directory, the rounds from its side, what its screen shows
+    site/           its directory, what it answers and writes down, what would leave, its processes
+    public_data.py  inputs that all parties have
 
 Flower carries the messages; its types are in :mod:`protea.engines.flower` only.
 """

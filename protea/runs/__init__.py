@@ -1,0 +1,18 @@
+"""A run: from an experiment to its records, models and tables, in memory or in a directory.
+
+run.py            the object: iterate over it, ask it for models and predictions
+setup.py          what a run is made of, put together from an experiment
+observers.py      those who are told what goes on
+directory.py      the files of a run
+checkpoint.py     the state after a round, vouched for by checksums
+trained.py        what was learned: models, predictions, prototypes
+result.py         what a run gave, typed
+summary.py        the headline numbers, and how they were made
+warnings.py       signs that a run is not well
+reader.py         a run as its directory tells it, without torch
+compare.py        methods side by side
+settings_diff.py  what sets runs apart
+export.py         all numbers in long form
+tables.py         records as rows
+environment.py    versions and machine
+"""

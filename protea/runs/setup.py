@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.clients.factory import ClientFactory
-from protea.clients.worker import Worker
+from protea.clients.plan import WorkerPlan
 from protea.config import registry
 from protea.config.experiment import Experiment, experiment_to_toml, method_label
 from protea.config.sections import Checkpoint, Evaluation
@@ -138,9 +138,7 @@ class Simulation(RunSetup):
     def prepare(self, directory: RunDirectory | None) -> None:
         if directory is not None:
             self.partition = PartitionFile(str(directory.partition_path))
-        getattr(
-            registry.find("engines", self.experiment.engine_name), "warm", lambda: None
-        )()  # it may take long, and gets ready meanwhile
+        registry.find("engines", self.experiment.engine_name).warm()  # it may take long, and gets ready meanwhile
         self.experiment = replace(self.experiment, models=self.factory.models)  # channels_last as settled
 
     @cached_property
@@ -171,11 +169,7 @@ class Simulation(RunSetup):
             raise ConfigError(
                 f"There is no client {client}: this run has those from 0 to {self.experiment.clients - 1}."
             )
-        streams = Streams(self.experiment.seed).at("client", client)
-        found = self.factory(client, streams)
-        with streams.default("start"):
-            self.method.start_client(found)
-        return found
+        return worker_plan(self.experiment, self.factory).make_client(client)
 
     def close(self) -> None:
         if self.engine is not None:
@@ -224,19 +218,27 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
     return factory
 
 
-def open_engine(experiment: Experiment, factory: ClientFactory) -> JobEngine:
-    """The engine that an experiment asks for, with its clients."""
+def worker_plan(experiment: Experiment, factory: ClientFactory) -> WorkerPlan:
+    """What every worker process of a run needs to know."""
     settings = experiment.engine
-    worker = Worker(
+    return WorkerPlan(
         experiment.method,
         factory,
         experiment.seed,
         settings.threads,
         experiment.evaluation.local_prototypes,
+        rules=experiment.evaluation.rules,
+        metrics=experiment.evaluation.metrics,
+        filters=experiment.filters,
         careful=experiment.failures == "skip",
         memory=None if settings.memory is None else in_bytes(settings.memory),
     )
-    engine: JobEngine = registry.find("engines", experiment.engine_name)(worker, settings)
+
+
+def open_engine(experiment: Experiment, factory: ClientFactory) -> JobEngine:
+    """The engine that an experiment asks for, with its clients."""
+    kind = registry.find("engines", experiment.engine_name)
+    engine: JobEngine = kind(worker_plan(experiment, factory), experiment.engine)
     return engine
 
 

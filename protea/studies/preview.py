@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea.clients.factory import ClientFactory
-from protea.clients.worker import Worker
+from protea.clients.plan import WorkerPlan
 from protea.config.experiment import Experiment
 from protea.config.sections import participants
 from protea.core.devices import threads
@@ -24,21 +24,21 @@ from protea.runs.setup import federation
 
 
 @dataclass(frozen=True)
-class Traffic:
+class RoundBytes:
     """Bytes of one round, once the server has something to say."""
 
     up: float
     down: float
 
 
-def traffic(experiment: Experiment, recipe: ClientFactory) -> Traffic:
+def traffic(experiment: Experiment, recipe: ClientFactory) -> RoundBytes:
     """Found by playing two rounds in which every client has one sample of each of its classes."""
     small = replace(experiment, rounds=2, fraction=1.0, failures="stop")
     tiny = replace(recipe, source=miniature(recipe.data), rounds=2)
-    engine = Inline(Worker(experiment.method, tiny, experiment.seed, experiment.engine.threads))
+    engine = Inline(WorkerPlan(experiment.method, tiny, experiment.seed, experiment.engine.threads))
     *_, last = federation(small, tiny, engine).run()
     part = participants(experiment.clients, experiment.fraction) / experiment.clients
-    return Traffic(part * last.bytes_up, part * last.bytes_down)
+    return RoundBytes(part * last.bytes_up, part * last.bytes_down)
 
 
 def miniature(data: Federated) -> Federated:

@@ -32,20 +32,20 @@ MEASURES: dict[Measure, str] = {
     "server": "Accuracy in % of the server's model on the shared test set",
     "numbers": "Millions of numbers that travel in a round",
 }
-Screen = Callable[[Planned], AbstractContextManager[Observer]]
+RunScreen = Callable[[Planned], AbstractContextManager[Observer]]
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunCost:
     """Of one run: seconds of training and evaluation, and bytes of its checkpoints."""
 
     seconds: float
     bytes: int
 
 
-def costs(runs: Sequence[Planned]) -> dict[Path, Cost]:
+def costs(runs: Sequence[Planned]) -> dict[Path, RunCost]:
     """About what each run takes.  Runs that differ in method and seed alone are looked at once."""
-    known: dict[str, Cost] = {}
+    known: dict[str, RunCost] = {}
     found = {}
     for each in runs:
         common = replace(each.experiment, method=Local(), seed=1)
@@ -56,17 +56,17 @@ def costs(runs: Sequence[Planned]) -> dict[Path, Cost]:
     return found
 
 
-def cost(each: Experiment) -> Cost:
+def cost(each: Experiment) -> RunCost:
     recipe = prepare(each)
     with Streams(each.seed).default("preview"):
         models = [recipe.make(member) for member in recipe.members]
     sizes = [4 * sum(parameters(model).values()) for model in models]
     seconds = each.rounds * preview.seconds(each, recipe, models)
     models_of_all = sum(sizes[client % len(sizes)] for client in range(each.clients))
-    return Cost(seconds, each.checkpoint.keep * models_of_all)
+    return RunCost(seconds, each.checkpoint.keep * models_of_all)
 
 
-def run_all(runs: Sequence[Planned], screen: Screen, keep: bool = False) -> dict[Path, str]:
+def run_all(runs: Sequence[Planned], screen: RunScreen, keep: bool = False) -> dict[Path, str]:
     """Run what is not finished, go on with what was interrupted; a run that fails does not stop the others.
 
     The models of a finished run are removed unless they are to be kept: a table of large models
@@ -89,7 +89,7 @@ def run_all(runs: Sequence[Planned], screen: Screen, keep: bool = False) -> dict
 
 
 @dataclass(frozen=True)
-class Ours:
+class OurNumber:
     """Our number beside one of the paper's: a value for each seed that has finished."""
 
     values: Sequence[float]
@@ -132,7 +132,7 @@ def shared_accuracy(line: Line, measure: Measure, rule: str) -> float | None:
     return None if found is None else float(found)
 
 
-class Results:
+class TableResults:
     """The finished runs of a plan, read once."""
 
     def __init__(self, plan: Plan, failed: dict[Path, str]) -> None:
@@ -147,11 +147,13 @@ class Results:
         runs = (each for each in self.plan.runs if (each.cell, each.row) == (cell, row))
         return [(each, self.past[each.path]) for each in runs if each.path in self.past]
 
-    def ours(self, cell: str, row: str, measure: Measure, protocol: str | None = None, rule: str = "method") -> Ours:
+    def ours(
+        self, cell: str, row: str, measure: Measure, protocol: str | None = None, rule: str = "method"
+    ) -> OurNumber:
         found = (value(past, measure, protocol or self.protocol, rule) for _, past in self.of(cell, row))
-        return Ours([each for each in found if each is not None])
+        return OurNumber([each for each in found if each is not None])
 
-    def pairs(self, measure: Measure) -> list[tuple[str, str, Number, Ours]]:
+    def pairs(self, measure: Measure) -> list[tuple[str, str, Number, OurNumber]]:
         """Cell, row, the paper's number and ours, column by column."""
         rows = self.plan.preset.numbers[measure]
         return [
@@ -177,7 +179,7 @@ class Results:
 # The file
 
 
-def write(path: Path, results: Results) -> None:
+def write(path: Path, results: TableResults) -> None:
     """``table.md``: both tables, how ours was made, every run by every protocol, choices and notes."""
     plan, preset = results.plan, results.plan.preset
     text = [f"# {preset.name}: {preset.shows}"]
@@ -201,7 +203,7 @@ EVERY = (
 )
 
 
-def made(results: Results) -> str:
+def made(results: TableResults) -> str:
     done = sum(each.finished for each in results.plan.runs)
     seeds = sorted({each.seed for each in results.plan.runs})
     over = f"seed {seeds[0]} alone" if len(seeds) == 1 else f"mean and population deviation over {len(seeds)} seeds"
@@ -211,7 +213,7 @@ def made(results: Results) -> str:
     )
 
 
-def beside(results: Results, measure: Measure) -> str:
+def beside(results: TableResults, measure: Measure) -> str:
     """The paper's layout, with both numbers in each place."""
     plan = results.plan
     cells: dict[str, list[str]] = {}
@@ -224,7 +226,7 @@ def beside(results: Results, measure: Measure) -> str:
     return markdown(["", *plan.cells], lines)
 
 
-def every_run(results: Results) -> str:
+def every_run(results: TableResults) -> str:
     others: list[Measure] = [m for m in results.plan.preset.numbers if m != "test"]
     protocols = [name for name in get_args(Protocol) if name != "validation"]
     lines = []

@@ -15,11 +15,12 @@ from protea.core.files import write_text
 from protea.core.rng import Streams
 from protea.data.partition.file import PartitionFile
 from protea.runs.reader import Past
-from protea.studies.sweep import NUMBER, Axis, Board, Entry, Outcome, Source, Sweep, check, method_of, play, title
+from protea.studies.grid import NUMBER, SweepAxis, SweepRun, SweepSource, check, method_of, title
+from protea.studies.sweep import Sweep, SweepBoard, SweepOutcome, play
 
 
 @dataclass(frozen=True)
-class Range:
+class RangeOf:
     """Numbers from ``low`` to ``high``; ``whole`` if both ends are written as whole numbers."""
 
     key: str
@@ -44,7 +45,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChoiceOf:
     key: str
     values: tuple[str, ...]
 
@@ -55,8 +56,8 @@ class Choice:
         return f"{self.key} among {', '.join(self.values)}"
 
 
-Dimension = Range | Choice
-Trial = tuple[Outcome, float]  # and its validation accuracy
+Dimension = RangeOf | ChoiceOf
+TriedRun = tuple[SweepOutcome, float]  # and its validation accuracy
 
 
 def dimension(argument: str) -> Dimension:
@@ -64,20 +65,20 @@ def dimension(argument: str) -> Dimension:
     key, _, text = argument.partition("=")
     ends = re.fullmatch(rf"({NUMBER})\.\.({NUMBER})", text)
     if ends is None:
-        axis = Axis.parse(argument)
+        axis = SweepAxis.parse(argument)
         if axis.method or len(axis.values) < 2:
             raise ConfigError(f"--for {argument}: write a range or choices, key=0.001..0.1 or key=a,b.")
-        return Choice(axis.key, axis.values)
+        return ChoiceOf(axis.key, axis.values)
     low, high = (float(end) for end in ends.groups())
     if not key or low >= high:
         raise ConfigError(f"--for {argument}: write the setting, the smaller number, .. and the larger one.")
-    return Range(key, low, high, all(re.fullmatch(r"[+-]?\d+", end) for end in ends.groups()))
+    return RangeOf(key, low, high, all(re.fullmatch(r"[+-]?\d+", end) for end in ends.groups()))
 
 
-def prepare_search(source: Source, arguments: Sequence[str], space: Sequence[str]) -> list[Dimension]:
+def prepare_search(source: SweepSource, arguments: Sequence[str], space: Sequence[str]) -> list[Dimension]:
     """The dimensions; every choice and both ends of every range are checked."""
     optuna()
-    for axis in map(Axis.parse, arguments):
+    for axis in map(SweepAxis.parse, arguments):
         if axis.method or len(axis.values) > 1:
             raise ConfigError(
                 f"With --search, settings outside --for have one value; {axis.key} has {', '.join(axis.values)}.  "
@@ -86,7 +87,7 @@ def prepare_search(source: Source, arguments: Sequence[str], space: Sequence[str
     found = [dimension(argument) for argument in space]
     if not found:
         raise ConfigError("A search needs something to search.  Write, for example, --for training.lr=0.001..0.1")
-    ends = [d.values if isinstance(d, Choice) else (d.text(d.low), d.text(d.high)) for d in found]
+    ends = [d.values if isinstance(d, ChoiceOf) else (d.text(d.low), d.text(d.high)) for d in found]
     first = {d.key: values[0] for d, values in zip(found, ends, strict=True)}
     for d, values in zip(found, ends, strict=True):
         for value in values:
@@ -100,14 +101,14 @@ def prepare_search(source: Source, arguments: Sequence[str], space: Sequence[str
     return found
 
 
-def search(sweep: Sweep, space: Sequence[Dimension], trials: int, board: Board) -> list[Trial]:
+def search(sweep: Sweep, space: Sequence[Dimension], trials: int, board: SweepBoard) -> list[TriedRun]:
     """Play ``trials`` runs, each proposed from the ones before it; every one with its validation accuracy.
 
     A proposal follows from the settings and values of the runs before it and from the seed, and from nothing else:
     a search that was interrupted proposes what it would have proposed.
     """
-    found: list[Trial] = []
-    played: dict[str, Outcome] = {}
+    found: list[TriedRun] = []
+    played: dict[str, SweepOutcome] = {}
     for number in range(trials):
         if number < len(sweep.entries):
             entry = sweep.entries[number]
@@ -116,7 +117,7 @@ def search(sweep: Sweep, space: Sequence[Dimension], trials: int, board: Board) 
             changes = (*sweep.arguments, *propose(space, history, seed=search_seed(sweep, number)))
             each = check(sweep.source, changes, [])
             method = method_of(override(sweep.source.table, changes))
-            entry = sweep.add(Entry(title(method, changes, {d.key for d in space}, each.seed), changes, each))
+            entry = sweep.add(SweepRun(title(method, changes, {d.key for d in space}, each.seed), changes, each))
         if entry.name in played:  # the sampler may propose what it has proposed
             board.end(outcome := played[entry.name])
         else:
@@ -127,7 +128,7 @@ def search(sweep: Sweep, space: Sequence[Dimension], trials: int, board: Board) 
     return found
 
 
-def ranking(trials: Sequence[Trial]) -> list[Trial]:
+def ranking(trials: Sequence[TriedRun]) -> list[TriedRun]:
     """Those that came to their end, best first, each once; of equals the first."""
     ended = {outcome.entry.name: (outcome, value) for outcome, value in trials if outcome.summary is not None}
     return sorted(ended.values(), key=lambda trial: -trial[1])
@@ -138,7 +139,7 @@ def search_seed(sweep: Sweep, number: int) -> int:
     return Streams(seed).at("search").seed(str(number)) % 2**32
 
 
-def chosen(entry: Entry, space: Sequence[Dimension]) -> dict[str, Any]:
+def chosen(entry: SweepRun, space: Sequence[Dimension]) -> dict[str, Any]:
     """The run's place in the space."""
     texts = dict(change.split("=", 1) for change in entry.changes)
     return {d.key: d.value(texts[d.key]) for d in space}
@@ -158,7 +159,7 @@ def propose(space: Sequence[Dimension], history: Sequence[tuple[Mapping[str, Any
     kinds = library.distributions
     ranges: dict[str, Any] = {}
     for d in space:
-        if isinstance(d, Choice):
+        if isinstance(d, ChoiceOf):
             ranges[d.key] = kinds.CategoricalDistribution(d.values)
         elif d.whole:
             ranges[d.key] = kinds.IntDistribution(int(d.low), int(d.high), log=d.log)
@@ -168,7 +169,7 @@ def propose(space: Sequence[Dimension], history: Sequence[tuple[Mapping[str, Any
     for place, value in history:
         study.add_trial(library.trial.create_trial(params=dict(place), distributions=ranges, value=value))
     asked = study.ask(ranges).params
-    return [f"{d.key}={asked[d.key] if isinstance(d, Choice) else d.text(asked[d.key])}" for d in space]
+    return [f"{d.key}={asked[d.key] if isinstance(d, ChoiceOf) else d.text(asked[d.key])}" for d in space]
 
 
 def optuna() -> Any:

@@ -14,8 +14,9 @@ import toy
 from torch import nn
 
 from protea import Client, SplitModel
+from protea.clients.offload import OffloadedStore
 from protea.clients.worker import Worker
-from protea.core.errors import ConfigError
+from protea.core.errors import ClientError, ConfigError
 from protea.core.files import Sum
 from protea.core.process_memory import current_memory, return_free_memory
 from protea.core.rng import Streams
@@ -30,6 +31,7 @@ from protea.methods.local import Local
 MB = 10**6
 WIDE = 1000  # so that a client has 4 MB of weights
 CLIENTS = 40
+FULL = 1.0  # byte, which any process has
 
 
 def wide(id: int, streams: Streams) -> Client:
@@ -41,21 +43,25 @@ def wide(id: int, streams: Streams) -> Client:
 
 
 @pytest.fixture
-def two_away(tmp_path: Path) -> Worker:
+def two_away(tmp_path: Path) -> OffloadedStore:
     """Two clients in files, a third in memory."""
-    worker = Worker(FedProto(), wide, seed=7, spill=tmp_path)
+    worker, store = toy.offloading(FedProto(), wide, folder=tmp_path)
     for id in range(3):
         worker.run(Job("train", 1, id))
     for id in range(2):
-        worker.shelf.put_away(worker.clients[id])
-    return worker
+        store.offload(id)
+    return store
 
 
 def play(worker: Worker, clients: int, folder: Path, watch: Watch = ignore) -> tuple[list[Record], dict[str, Sum]]:
     """What a run leaves: its records, and checksums of its clients."""
     records = list(
         Federation(
-            FedProto(), Inline(worker), toy.server(), FederationPlan(clients=clients, rounds=2), watch=watch
+            FedProto(),
+            Inline(worker),
+            toy.server(),
+            FederationPlan(clients=clients, rounds=2),
+            watch=watch,
         ).run()
     )
     folder.mkdir()
@@ -65,60 +71,59 @@ def play(worker: Worker, clients: int, folder: Path, watch: Watch = ignore) -> t
 
 
 def test_memory_stays_below_the_limit_and_the_end_is_the_same(tmp_path: Path):
-    expected = play(Worker(FedProto(), wide, seed=7), CLIENTS, tmp_path / "all")
+    expected = play(toy.worker(FedProto(), wide, seed=7), CLIENTS, tmp_path / "all")
     return_free_memory()  # what that run had
-    worker = Worker(FedProto(), wide, seed=7, spill=tmp_path)
-    full = worker.shelf.full = current_memory() + 60 * MB  # of 160
+    full = current_memory() + 60 * MB  # of 160
+    worker, store = toy.offloading(FedProto(), wide, full, tmp_path)
     had: list[int] = []
     found = play(worker, CLIENTS, tmp_path / "some", lambda reply: had.append(current_memory()))
     assert found == expected and len(found[1]) == CLIENTS
-    assert 10 <= len(worker.shelf.away) < CLIENTS == len(worker.clients)
+    assert 10 <= len(store.offloaded) < CLIENTS == len(worker.clients)
     assert max(had) < full + 20 * MB
 
 
 def test_clients_whose_tensors_are_not_the_trouble_are_saved_and_built_anew(tmp_path: Path):
-    expected = play(Worker(FedProto(), toy.build, seed=7), toy.CLIENTS, tmp_path / "all")
-    worker = Worker(FedProto(), toy.build, seed=7, spill=tmp_path)
-    worker.shelf.full = 1.0  # byte, which any process has
+    expected = play(toy.worker(FedProto(), toy.build, seed=7), toy.CLIENTS, tmp_path / "all")
+    worker, _ = toy.offloading(FedProto(), toy.build, FULL, tmp_path)
     assert play(worker, toy.CLIENTS, tmp_path / "one") == expected and len(expected[1]) == toy.CLIENTS
     assert len(worker.clients) == 1
 
 
-def test_a_client_that_is_away_takes_no_memory_until_it_is_used(two_away: Worker):
+def test_a_client_that_is_away_takes_no_memory_until_it_is_used(two_away: OffloadedStore):
     before = current_memory()
-    client = two_away.client(0)
-    assert 0 not in two_away.shelf.away and 1 in two_away.shelf.away
+    client = two_away.get(0)
+    assert 0 not in two_away.offloaded and 1 in two_away.offloaded
     assert sum(p.sum().item() for p in client.model.parameters())
     assert current_memory() - before > 3 * MB
-    two_away.shelf.put_away(client)
+    two_away.offload(0)
     assert current_memory() - before < MB
 
 
-def test_what_is_trained_after_a_return_is_kept(two_away: Worker):
-    client = two_away.client(0)
+def test_what_is_trained_after_a_return_is_kept(two_away: OffloadedStore):
+    client = two_away.get(0)
     weight = client.model.body[2].weight
     with torch.no_grad():
         weight.fill_(3)
-    two_away.shelf.put_away(client)
+    two_away.offload(0)
     assert weight.eq(3).all() and weight.is_leaf and weight.requires_grad and weight.grad is None
 
 
 def test_tensors_that_share_memory_still_share_it():
-    worker = Worker(FedProto(), wide, seed=7)
-    client = worker.client(0)
+    _, store = toy.offloading(FedProto(), wide)
+    client = store.get(0)
     weight = client.model.body[2].weight
     client.memory["rows"] = weight.detach()[10:20]
     client.memory["columns"] = weight.detach().T
-    worker.shelf.put_away(client)
+    store.offload(0)
     with torch.no_grad():
         weight.fill_(7)
     assert client.memory["rows"].shape == (10, WIDE) and client.memory["rows"].eq(7).all()
     assert client.memory["columns"].stride() == (1, WIDE) and client.memory["columns"].eq(7).all()
 
 
-def test_the_files_are_gone_when_nobody_uses_them(two_away: Worker, tmp_path: Path):
+def test_the_files_are_gone_when_nobody_uses_them(two_away: OffloadedStore, tmp_path: Path):
     assert not list(tmp_path.iterdir())  # they have no name from the start
-    (pages,) = two_away.shelf.pages[0]
+    (pages,) = two_away.mapped.pages(0)
     alive = weakref.ref(pages)
     del pages
     assert alive() is not None
@@ -127,11 +132,10 @@ def test_the_files_are_gone_when_nobody_uses_them(two_away: Worker, tmp_path: Pa
 
 
 def test_a_client_that_is_forgotten_leaves_nothing(tmp_path: Path):
-    worker = Worker(FedProto(), toy.build, seed=7, spill=tmp_path)
-    worker.shelf.full = 1.0
+    worker, store = toy.offloading(FedProto(), toy.build, FULL, tmp_path)
     for id in range(3):
         worker.run(Job("train", 1, id))
-    assert worker.shelf.gone == {0, 1}
+    assert store.evicted == {0, 1}
     worker.forget(0)
     folder = tmp_path / "saved"
     folder.mkdir()
@@ -143,10 +147,10 @@ def test_files_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     mine = tmp_path / "client-000.safetensors"
     mine.write_text("mine")
-    worker = Worker(Local(), toy.build, seed=7)
+    worker, store = toy.offloading(Local())
     worker.run(Job("train", 1, 0))
     worker.forget(0)
-    worker.shelf.clear()
+    store.clear()
     assert mine.read_text() == "mine"
 
 
@@ -159,25 +163,44 @@ def small_files() -> Iterator[None]:
 
 
 def test_no_room_on_disk_is_said_and_the_client_stays_in_memory(tmp_path: Path, small_files: None):
-    worker = Worker(Local(), wide, seed=7, spill=tmp_path)
+    worker, store = toy.offloading(Local(), wide, FULL, tmp_path)
     assert worker.run(Job("train", 1, 0)).error is None
-    worker.shelf.full = 1.0
     said = worker.run(Job("train", 1, 1)).error
     assert said is not None and said.startswith(f"client 0 cannot wait on disk, in {tmp_path}: File too large.")
-    assert worker.clients.keys() == {0, 1} and not worker.shelf.away
+    assert worker.clients.keys() == {0} and not store.offloaded
+
+
+def test_no_room_on_disk_for_one_client_does_not_undo_the_training_of_another(tmp_path: Path, small_files: None):
+    """Room is made before a job: what was trained is answered, and what is refused was not begun."""
+    worker, _ = toy.offloading(Local(), wide, FULL, tmp_path)
+    assert worker.run(Job("train", 1, 0)).error is None
+    assert worker.run(Job("train", 1, 1)).error is not None
+    assert worker.run(Job("train", 2, 0)).error is None  # there is nobody else to make room
+    alone = toy.worker(Local(), wide)
+    for round in (1, 2):
+        alone.run(Job("train", round, 0))
+    assert toy.same_models(worker, alone)
+
+
+def test_a_client_is_not_moved_to_disk_while_it_is_in_use(tmp_path: Path):
+    _, store = toy.offloading(Local(), toy.build, FULL, tmp_path)
+    store.get(0)
+    store.get(1)
+    assert store.clients.keys() == {0, 1} and not store.offloaded
+    store.put_back(0)
+    store.get(2)
+    assert store.clients.keys() == {1, 2} and store.evicted == {0}
 
 
 def test_a_client_that_cannot_be_saved_is_not_forgotten(tmp_path: Path, small_files: None):
-    worker = Worker(Local(), wide, seed=7, spill=tmp_path)
+    worker, store = toy.offloading(Local(), wide, folder=tmp_path)
     worker.run(Job("train", 1, 0))
     before = worker.clients[0]
-    worker.shelf.away.add(0)  # so that saving is all that is left
-    worker.shelf.full = 1.0
-    said = worker.run(Job("train", 1, 1)).error
-    assert said is not None and said.startswith(f"client 0 cannot wait on disk, in {tmp_path}: File too large.")
-    assert worker.client(0) is before and not worker.shelf.gone
+    with pytest.raises(ClientError, match=rf"^client 0 cannot wait on disk, in {tmp_path}: File too large\."):
+        store.evict(0)
+    assert worker.client(0) is before and not store.evicted
 
 
 def test_a_budget_below_what_the_process_has_already_is_refused():
     with pytest.raises(ConfigError, match=r"engine.memory leaves 1,000 bytes to a process that has [\d,]+ before"):
-        Worker(Local(), toy.build, seed=1, memory=1000)
+        toy.worker(Local(), toy.build, seed=1, memory=1000)

@@ -14,7 +14,6 @@ import toy
 
 import protea
 from protea import Data, Experiment, Method, Needs
-from protea.clients.worker import Worker
 from protea.config import registry
 from protea.config.experiment import (
     experiment_from_table,
@@ -400,7 +399,7 @@ def test_an_infinite_setting_survives_the_way_to_the_file_and_back(tmp_path):
 def test_settings_of_a_cluster_are_refused_by_engines_without_one(engine: Any, setting: str):
     settings = Engine(engine.__name__.lower(), workers=1, **{setting: {"address": "auto", "gpus": 1}[setting]})
     with pytest.raises(ConfigError, match=rf"engine\.{setting} is set, and engine\.name={settings.name} has no use"):
-        engine(Worker(Local(), toy.build, seed=1), settings)
+        engine(toy.plan(Local(), toy.build, seed=1), settings)
 
 
 def test_an_engine_whose_extra_is_missing_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,6 @@ from every import METHODS
 from torch import nn
 
 from protea import Client, SplitModel
-from protea.clients.worker import Worker
 from protea.config.sections import Faults
 from protea.core.errors import ProteaError
 from protea.core.method import Method
@@ -31,10 +30,10 @@ Build = Callable[[int, Streams], Client]
 
 
 def loop(method: Method[Any, Any], build: Build | None = None, rounds: int = 3, **options: Any) -> Federation:
-    build = build or partial(toy.build, alike=method.needs.same_architecture)
+    build = build or partial(toy.build, same_architecture=method.needs.same_architecture)
     test = options.pop("test", Samples(toy.BLOBS, toy.TEST))
     plan = FederationPlan(**{"clients": toy.CLIENTS, "rounds": rounds} | options)
-    worker = Worker(method, build, seed=7, careful=plan.failures == "skip")
+    worker = toy.worker(method, build, seed=7, careful=plan.failures == "skip")
     return Federation(method, Inline(worker), toy.server(), plan, test=test)
 
 
@@ -91,7 +90,7 @@ def test_a_class_that_nobody_reports(method: Method[Any, Any]) -> None:
         """Nobody has the last class, client 0 has one class alone."""
         mine = torch.cat([rows[c][id::4] for c in ([0] if id == 0 else range(toy.CLASSES - 1))])
         share = Share(mine[::2], mine[:0], mine[1::2])
-        return toy.build(id, streams, alike=method.needs.same_architecture, share=share)
+        return toy.build(id, streams, same_architecture=method.needs.same_architecture, share=share)
 
     federation = loop(method, build, rounds=6 if method == FedNH() else 3)  # whose scale has to grow first
     records = list(federation.run())
@@ -123,7 +122,7 @@ def test_a_round_in_which_nobody_answers_leaves_the_server_as_it_was(method: Met
 @every_method
 def test_a_client_that_is_not_finite_is_named_and_left_out(method: Method[Any, Any]) -> None:
     def build(id: int, streams: Streams) -> Client:
-        client = toy.build(id, streams, alike=method.needs.same_architecture)
+        client = toy.build(id, streams, same_architecture=method.needs.same_architecture)
         if id == 2:
             with torch.no_grad():
                 next(client.model.parameters()).fill_(torch.nan)

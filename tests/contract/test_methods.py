@@ -14,6 +14,8 @@ import toy
 from every import METHODS
 
 from protea.cli.listing import paper
+from protea.clients.offload import OffloadedStore
+from protea.clients.plan import WorkerPlan
 from protea.clients.worker import Worker
 from protea.config.registry import BUILT_IN, find
 from protea.config.sections import Engine
@@ -30,9 +32,9 @@ from protea.federation.plan import FederationPlan
 from protea.methods.fedgh import FedGH
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-ENGINES: dict[str, Callable[[Worker], JobEngine]] = {
+ENGINES: dict[str, Callable[[WorkerPlan], JobEngine]] = {
     "inline": Inline,
-    **{f"{n} workers": lambda worker, n=n: Processes(worker, Engine(workers=n)) for n in (1, 2, 3)},
+    **{f"{n} workers": lambda plan, n=n: Processes(plan, Engine(workers=n)) for n in (1, 2, 3)},
 }
 
 
@@ -44,13 +46,17 @@ class Backwards(Inline):
 
 
 class Short(Inline):
-    """All clients are put away after every job, with all their tensors."""
+    """All clients are moved to disk after every job, with all their tensors."""
+
+    def __init__(self, plan: WorkerPlan) -> None:
+        self.store = OffloadedStore(plan.make_client, full=float("inf"))
+        super().__init__(Worker(plan, self.store))
 
     def map(self, jobs: list[Job], watch: Watch = ignore) -> list[Reply]:
         replies = super().map(jobs, watch)
-        for client in self.worker.clients.values():
-            self.worker.shelf.put_away(client)
-        assert not any(tensor.untyped_storage().resizable() for tensor in client.tensors() if tensor.numel())
+        for id, client in self.worker.clients.items():
+            self.store.offload(id)
+            assert not any(tensor.untyped_storage().resizable() for tensor in client.tensors() if tensor.numel())
         return replies
 
 
@@ -65,12 +71,12 @@ class Forgetful(Inline):
 
 
 def builder(method: Method[Any, Any]) -> Callable[..., Any]:
-    return partial(toy.build, alike=method.needs.same_architecture)
+    return partial(toy.build, same_architecture=method.needs.same_architecture)
 
 
 def play(
     method: Method[Any, Any],
-    make: Callable[[Worker], JobEngine],
+    make: Callable[[WorkerPlan], JobEngine],
     folder: Path,
     *,
     build: Callable[..., Any] | None = None,
@@ -78,7 +84,7 @@ def play(
     **options: Any,
 ) -> dict[str, Any]:
     """All that a run leaves: its records but for cost, and every tensor of server and clients."""
-    engine = make(Worker(method, build or builder(method), seed=7))
+    engine = make(toy.plan(method, build or builder(method), seed=7))
     server = toy.server()
     loop = Federation(
         method,
@@ -124,13 +130,13 @@ def test_it_does_not_matter_who_finishes_first(method: Method[Any, Any], tmp_pat
 
 @every_method
 def test_clients_may_wait_on_disk(method: Method[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("protea.clients.offload.LARGE", 0)
+    monkeypatch.setattr("protea.clients.mapped_tensors.LARGE", 0)
     assert play(method, Inline, tmp_path / "a") == play(method, Short, tmp_path / "b")
 
 
 @every_method
 def test_another_seed_gives_another_run(method: Method[Any, Any]) -> None:
-    a, b = (Worker(method, builder(method), seed).client(0).model.state_dict() for seed in (1, 2))
+    a, b = (toy.worker(method, builder(method), seed).client(0).model.state_dict() for seed in (1, 2))
     assert any(not torch.equal(a[name], b[name]) for name in a)
 
 
@@ -169,7 +175,7 @@ def test_it_survives_clients_with_next_to_nothing(method: Method[Any, Any], tmp_
 
 @every_method
 def test_payloads_pack_and_unpack_unchanged_and_share_no_memory(method: Method[Any, Any]) -> None:
-    worker, server = Worker(method, builder(method), seed=7), toy.server()
+    worker, server = toy.worker(method, builder(method), seed=7), toy.server()
     method.start_server(server)
     client = worker.client(0)
     client.begin(1, Streams(7))
@@ -203,7 +209,7 @@ def test_bytes_counted_are_the_bytes_of_what_travels(method: Method[Any, Any]) -
                 seen.append(sum(sum(t.numel() * t.element_size() for t in r.up.values()) for r in replies))
             return replies
 
-    engine = Tally(Worker(method, builder(method), seed=7))
+    engine = Tally(toy.worker(method, builder(method), seed=7))
     records = list(Federation(method, engine, toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=2)).run())
     assert [n for r in records for n in (r.bytes_down, r.bytes_up)] == seen
 
@@ -221,7 +227,7 @@ def test_it_resumes_exactly(method: Method[Any, Any], tmp_path: Path) -> None:
     from protea.runs import checkpoint
 
     def federation(rounds: int) -> Federation:
-        engine = Inline(Worker(method, builder(method), seed=7))
+        engine = Inline(toy.worker(method, builder(method), seed=7))
         return Federation(
             method, engine, toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=rounds, fraction=0.5)
         )

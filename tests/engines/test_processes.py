@@ -21,7 +21,6 @@ from torch import Tensor
 
 import protea
 from protea import Client, Data, Experiment, Method, Prototypes
-from protea.clients.worker import Worker
 from protea.config.experiment import load_experiment
 from protea.config.families import Models
 from protea.config.sections import Engine
@@ -46,14 +45,17 @@ TWO = Engine(workers=2)
 
 def federation(engine: Any, rounds: int = 3, watch: Watch = ignore, **options: Any) -> Federation:
     plan = FederationPlan(clients=toy.CLIENTS, rounds=rounds, **options)
-    return Federation(engine.worker.method, engine, toy.server(), plan, watch=watch)
+    return Federation(method_of(engine), engine, toy.server(), plan, watch=watch)
 
 
 def engine(method: Method[Any, Any], settings: Engine = TWO, build: Any = toy.build) -> Processes:
-    worker = Worker(method, build, seed=7)
-    made = Processes(worker, settings)
-    made.worker = worker  # type: ignore[attr-defined]
-    return made
+    return Processes(toy.plan(method, build, seed=7), settings)
+
+
+def method_of(engine: Any) -> Method[Any, Any]:
+    """The method that an engine was made for."""
+    found: Method[Any, Any] = engine.worker.method if isinstance(engine, Inline) else engine.plan.method
+    return found
 
 
 def pids(engine: Processes) -> set[int]:
@@ -98,15 +100,15 @@ def test_two_runs_at_once_do_not_share_processes_and_do_not_mix():
         assert not pids(one) & pids(other)
         pairs = list(zip(federation(one).run(), federation(other).run(), strict=True))
     for index, method in enumerate((Local(), FedProto())):
-        alone = federation(Inline(Worker(method, toy.build, seed=7))).run()
+        alone = federation(Inline(toy.worker(method, toy.build, seed=7))).run()
         assert without_cost(pair[index] for pair in pairs) == without_cost(alone)
 
 
 def test_a_client_stays_in_its_process():
     jobs = [Job("train", round, client) for round in (1, 2, 3) for client in range(4)]
     with closing(engine(Tells())) as workers:
-        homes = [[reply.error for reply in workers.map(jobs[start : start + 4])] for start in (0, 4, 8)]
-    assert homes[0] == homes[1] == homes[2] and all(home is not None for home in homes[0])
+        hosts = [[reply.error for reply in workers.map(jobs[start : start + 4])] for start in (0, 4, 8)]
+    assert hosts[0] == hosts[1] == hosts[2] and all(host is not None for host in hosts[0])
 
 
 def test_processes_work_where_their_parent_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -126,7 +128,7 @@ def test_an_experiment_gives_the_same_numbers_as_in_one_process():
         data=Data(source=Spiral(classes=3, points=60), public=9),
     )  # fmt: skip
     here = replace(experiment, engine=Engine("inline"))
-    assert without_cost(protea.Run(experiment)) == without_cost(protea.Run(here))
+    assert without_cost(protea.rounds(experiment)) == without_cost(protea.rounds(here))
 
 
 # A client that fails
@@ -153,7 +155,7 @@ def ends(loop: Federation, folder: Path) -> tuple[list[Record], dict[str, bytes]
 @pytest.mark.parametrize("where", ["train", "evaluate", "twice"])
 def test_a_killed_process_is_replaced_and_all_ends_as_if_it_had_lived(where: str, tmp_path: Path):
     method = Frail(where=where, folder=str(tmp_path))
-    calm = Inline(Worker(replace(method, where="never"), toy.build, seed=7))
+    calm = Inline(toy.worker(replace(method, where="never"), toy.build, seed=7))
     whole = ends(federation(calm, failures="skip"), tmp_path / "calm")
     with closing(engine(method, Engine(workers=2, retries=2))) as workers:
         before = pids(workers)
@@ -165,7 +167,7 @@ def test_a_killed_process_is_replaced_and_all_ends_as_if_it_had_lived(where: str
 def test_clients_are_repeated_from_where_they_were_saved(tmp_path: Path):
     """Rounds 1 and 2 are in the checkpoint; of a process that dies in round 4, round 3 is done again."""
     method = Frail(where="train", folder=str(tmp_path), round=4)
-    calm = Inline(Worker(replace(method, where="never"), toy.build, seed=7))
+    calm = Inline(toy.worker(replace(method, where="never"), toy.build, seed=7))
     whole = ends(federation(calm, rounds=4), tmp_path / "calm")
     with closing(engine(method)) as workers:
         loop = federation(workers, rounds=4)
@@ -184,7 +186,7 @@ def test_clients_are_repeated_from_where_they_were_saved(tmp_path: Path):
 
 
 def test_a_process_that_dies_while_nobody_looks_is_replaced_when_it_is_saved(tmp_path: Path):
-    whole = ends(federation(Inline(Worker(FedProto(), toy.build, seed=7))), tmp_path / "calm")
+    whole = ends(federation(Inline(toy.worker(FedProto(), toy.build, seed=7))), tmp_path / "calm")
     with closing(engine(FedProto())) as workers:
         records = without_cost(federation(workers).run())
         os.kill(min(pids(workers)), signal.SIGKILL)
@@ -197,7 +199,7 @@ def test_a_process_that_dies_while_nobody_looks_is_replaced_when_it_is_saved(tmp
 def test_jobs_to_repeat_do_not_pile_up_where_nobody_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(scheduler, "KEPT", 0)
     method = Frail(where="train", folder=str(tmp_path), round=3)
-    calm = Inline(Worker(replace(method, where="never"), toy.build, seed=7))
+    calm = Inline(toy.worker(replace(method, where="never"), toy.build, seed=7))
     whole = ends(federation(calm), tmp_path / "calm")
     with closing(engine(method)) as workers:
         assert ends(federation(workers), tmp_path / "frail") == whole
@@ -206,7 +208,7 @@ def test_jobs_to_repeat_do_not_pile_up_where_nobody_saves(tmp_path: Path, monkey
 
 def test_a_client_that_kills_every_process_is_left_out_and_stays_as_it_was(tmp_path: Path):
     """As one that raises at the same moment does."""
-    raises = Inline(Worker(Dies(kind="raise"), toy.build, seed=7, careful=True))
+    raises = Inline(toy.worker(Dies(kind="raise"), toy.build, seed=7, careful=True))
     records, states = ends(federation(raises, failures="skip"), tmp_path / "raises")
     seen: list[Reply] = []
     with closing(engine(Dies())) as workers:
@@ -228,7 +230,7 @@ def test_a_killed_process_stops_a_run_that_wants_all_clients():
 
 def test_a_client_that_takes_too_long_is_ended_and_tried_again(tmp_path: Path):
     method = Frail(where="sleep", folder=str(tmp_path))
-    calm = Inline(Worker(replace(method, where="never"), toy.build, seed=7))
+    calm = Inline(toy.worker(replace(method, where="never"), toy.build, seed=7))
     whole = ends(federation(calm), tmp_path / "calm")
     with closing(engine(method, Engine(workers=2, limit=5.0))) as workers:
         assert ends(federation(workers), tmp_path / "frail") == whole
@@ -238,7 +240,7 @@ def test_a_client_that_takes_too_long_is_ended_and_tried_again(tmp_path: Path):
     ):
         list(federation(workers).run())
     with pytest.raises(ConfigError, match=r"engine.limit is set, and engine.name=inline cannot end a client"):
-        Inline(Worker(Local(), toy.build, seed=7), Engine("inline", limit=1.0))
+        Inline(toy.worker(Local(), toy.build, seed=7), Engine("inline", limit=1.0))
 
 
 # What cannot be sent
@@ -300,9 +302,11 @@ def begin() -> subprocess.Popen[str]:
     # A suite that was started in the background has Ctrl-C switched off, and so would all that it starts.
     command = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     command += "from protea.cli.app import main; main()"
+    here = Path(__file__)
+    places = (here.parent, here.parents[1] / "helpers", here.parents[2])
     return subprocess.Popen(
         [sys.executable, "-c", command, "run", "exp.toml", "--out", "broken"],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places))},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -341,7 +345,7 @@ def goes_on_to_the_same_end() -> None:
     Path("go").touch()
     broken = resume("broken")
     assert [record.round for record in broken.records] == [1, 2, 3, 4]
-    assert without_cost(broken.records) == without_cost(protea.Run(load_experiment(Path("exp.toml"))))
+    assert without_cost(broken.records) == without_cost(protea.rounds(load_experiment(Path("exp.toml"))))
 
 
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

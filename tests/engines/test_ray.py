@@ -21,11 +21,12 @@ pytest.importorskip("ray", reason="the extra ray is not installed")
 import ray
 import toy
 from ray import cloudpickle
-from test_processes import WAITING, Frail, begin, ends, gone, linux, session, until, without_cost
+from test_processes import WAITING, Frail, begin, ends, gone, linux, method_of, session, until, without_cost
 
 import protea
 from protea import Client, Data, Experiment, Method
-from protea.clients.worker import Worker
+from protea.clients import offload
+from protea.clients.builder import Builder
 from protea.config.families import Models
 from protea.config.sections import Checkpoint, Engine
 from protea.core.errors import ConfigError
@@ -34,8 +35,9 @@ from protea.data.sources.spiral import Spiral
 from protea.engines.inline import Inline
 from protea.engines.messages import job_to_bytes, reply_from_bytes
 from protea.engines.ray import cluster
-from protea.engines.ray.actor import Seat
-from protea.engines.ray.engine import Actor, Ray
+from protea.engines.ray.actor import WorkerActor
+from protea.engines.ray.engine import Ray
+from protea.engines.ray.handle import ActorHandle
 from protea.federation.jobs import Job, Reply, Watch, ignore
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
@@ -68,15 +70,12 @@ def here() -> Iterator[None]:
 
 
 def engine(method: Method[Any, Any], settings: Engine = TWO, build: Any = toy.build, **options: Any) -> Ray:
-    worker = Worker(method, build, seed=7, **options)
-    made = Ray(worker, settings)
-    made.worker = worker  # type: ignore[attr-defined]
-    return made
+    return Ray(toy.plan(method, build, seed=7, **options), settings)
 
 
 def federation(engine: Any, rounds: int = 3, watch: Watch = ignore, **options: Any) -> Federation:
     plan = FederationPlan(clients=toy.CLIENTS, rounds=rounds, **options)
-    return Federation(engine.worker.method, engine, toy.server(), plan, watch=watch)
+    return Federation(method_of(engine), engine, toy.server(), plan, watch=watch)
 
 
 # The same numbers
@@ -101,7 +100,7 @@ def test_a_run_goes_on_in_another_engine(method: Method[Any, Any], first: Engine
 
     whole = protea.run(experiment, tmp_path / "whole")
     with pytest.raises(InterruptedError):
-        protea.run(replace(experiment, engine=first), tmp_path / "parts", observers=[stop])
+        protea.run(replace(experiment, engine=first), tmp_path / "parts", on_round=stop)
     parts = resume(tmp_path / "parts", replace(experiment, engine=then))
     assert without_cost(parts.records) == without_cost(whole.records)
     for path in sorted((tmp_path / "whole/checkpoints/000003").glob("*.safetensors")):
@@ -114,7 +113,7 @@ def test_a_run_goes_on_in_another_engine(method: Method[Any, Any], first: Engine
 def test_lost_actors_are_replaced_and_all_ends_as_if_they_had_lived(tmp_path: Path):
     """One is killed in training, one after a save, so that one round is repeated, and one before the last save."""
     method = Frail(where="train", folder=str(tmp_path))
-    calm = Inline(Worker(replace(method, where="never"), toy.build, seed=7))
+    calm = Inline(toy.worker(replace(method, where="never"), toy.build, seed=7))
     whole = ends(federation(calm, rounds=4), tmp_path / "calm")
     seen: dict[int, int] = {}  # where each client is
     with closing(engine(method)) as actors:
@@ -195,40 +194,40 @@ def test_what_cannot_be_sent_is_named_at_once():
 def test_what_an_actor_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ghost", ModuleType("ghost"))
     exec("from protea.methods.local import Local\nclass Ghost(Local): ...", vars(sys.modules["ghost"]))
-    plan = cloudpickle.dumps(Worker(sys.modules["ghost"].Ghost(), toy.build, seed=7).plan(tmp_path, 1))
+    plan = cloudpickle.dumps(toy.plan(sys.modules["ghost"].Ghost()).for_processes(tmp_path, 1))
     monkeypatch.delitem(sys.modules, "ghost")
-    assert Seat().open(plan, tmp_path) == "ModuleNotFoundError: No module named 'ghost'"
+    assert WorkerActor().open(plan, tmp_path) == "ModuleNotFoundError: No module named 'ghost'"
 
 
 def test_memory_is_for_all_actors_together():
     """Two actors share it, and torch alone takes more than this half."""
     leaves = r"An actor on node \w+ cannot begin: ConfigError: engine\.memory leaves 150,000,000 bytes"
-    worker = Worker(Local(), toy.build, seed=7)
-    worker.memory = 300_000_000  # this process may have more than that already, and would refuse it itself
     with pytest.raises(ConfigError, match=leaves):
-        Ray(worker, TWO)
+        Ray(toy.plan(Local(), memory=300_000_000), TWO)
     assert until(lambda: ray.available_resources().get("CPU") == 4)
 
 
-def test_clients_wait_on_the_disk_of_their_node(tmp_path: Path):
-    seat, whole = Seat(), Worker(FedProto(), toy.build, seed=7)
-    assert seat.open(cloudpickle.dumps(whole.plan(tmp_path / "elsewhere", 1)), tmp_path) == ""
-    assert seat.worker is not None
-    seat.worker.shelf.full = 1.0  # bytes, which any process has
+def test_clients_wait_on_the_disk_of_their_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    actor, whole = WorkerActor(), toy.worker(FedProto(), memory=10**15)
+    monkeypatch.setattr(offload, "FULL", 1e-15)  # of that: one byte, which any process has
+    monkeypatch.setattr(offload, "current_memory", lambda: 1)
+    assert actor.open(cloudpickle.dumps(whole.plan.for_processes(tmp_path / "elsewhere", 1)), tmp_path) == ""
+    monkeypatch.undo()
+    assert actor.worker is not None
     jobs = [Job("train", round, client) for round in (1, 2) for client in range(3)]
     for job in jobs:
-        assert reply_from_bytes(seat.job(job_to_bytes(job))).up.keys() == whole.run(job).up.keys()
-    assert len(seat.worker.clients) == 1 and len(list(tmp_path.glob("clients-*/client-*"))) == 2
-    names = seat.save()
+        assert reply_from_bytes(actor.job(job_to_bytes(job))).up.keys() == whole.run(job).up.keys()
+    assert len(actor.worker.clients) == 1 and len(list(tmp_path.glob("clients-*/client-*"))) == 2
+    names = actor.save()
     (tmp_path / "whole").mkdir()
     whole.save(tmp_path / "whole")
     assert names == [path.name for path in sorted((tmp_path / "whole").iterdir())]
-    states = {name: seat.fetch(name) for name in names}
+    states = {name: actor.fetch(name) for name in names}
     assert states == {name: (tmp_path / "whole" / name).read_bytes() for name in names}
 
 
 @dataclass(frozen=True)
-class OnGPU:
+class OnGPU(Builder):
     device: str = "cuda"
 
     def __call__(self, id: int, streams: Any) -> Client:
@@ -242,7 +241,7 @@ def test_gpus_are_shared_out():
         engine(Local(), replace(TWO, gpus=1))
     with pytest.raises(ConfigError, match=r"has 4 CPUs and 1 GPUs; engine\.workers=2 .* engine\.gpus is 2"):
         engine(Local(), replace(TWO, gpus=2), build=OnGPU())
-    actors = [Actor(cluster.gpu_share(1, 2)) for _ in range(2)]
+    actors = [ActorHandle(cluster.gpu_share(1, 2)) for _ in range(2)]
     assert until(lambda: ray.available_resources().get("GPU", 0) == 0)
     for actor in actors:
         actor.stop()

@@ -82,7 +82,7 @@ def test_a_killed_actor_and_a_removed_node_change_nothing(
         rounds=4, clients=5, method=Held(folder=str(tmp_path)), models=Models(dim=16), training=Training(batch=64),
         data=Data(source=Spiral(classes=3, points=60)), engine=Engine("ray", 3, address=cluster.address),
     )  # fmt: skip
-    recipe = prepare(experiment)
+    factory = prepare(experiment)
     where: dict[int, int] = {}  # each client's process
 
     def watch(reply: Reply) -> None:
@@ -90,13 +90,13 @@ def test_a_killed_actor_and_a_removed_node_change_nothing(
 
     def remove() -> None:
         """A node on which somebody trains; the driver is busy with the round."""
-        held = [node for pid, node in homes.items() if until((tmp_path / f"held-{pid}").exists)]
+        held = [node for pid, node in nodes.items() if until((tmp_path / f"held-{pid}").exists)]
         cluster.remove_node(next(node for node in cluster.list_all_nodes() if node.node_id == held[0]), False)
         (tmp_path / "go").touch()
 
-    with closing(open_engine(experiment, recipe)) as engine:
+    with closing(open_engine(experiment, factory)) as engine:
         assert isinstance(engine, Ray)
-        loop = federation(experiment, recipe, engine, watch)
+        loop = federation(experiment, factory, engine, watch)
         records, rounds = [], loop.run()
         records.append(next(rounds))
         assert len(engine.pool) == len(set(where.values())) == 3
@@ -113,8 +113,10 @@ def test_a_killed_actor_and_a_removed_node_change_nothing(
         engine.save(tmp_path / "two")
         assert len(engine.pool) == 3
 
-        pids = ray.get([actor.seat.process.remote() for actor in engine.pool])
-        homes = {pid: actor.node for pid, actor in zip(pids, engine.pool, strict=True) if actor in engine.home.values()}
+        pids = ray.get([actor.remote.process.remote() for actor in engine.pool])
+        nodes = {
+            pid: actor.node for pid, actor in zip(pids, engine.pool, strict=True) if actor in engine.host_of.values()
+        }
         thread = threading.Thread(target=remove)
         thread.start()
         records.append(next(rounds))
@@ -128,8 +130,8 @@ def test_a_killed_actor_and_a_removed_node_change_nothing(
     shutil.rmtree(left[0])
 
     calm = replace(experiment, engine=Engine("inline"))
-    with closing(open_engine(calm, recipe)) as inline:
-        assert without_cost(records) == without_cost(federation(calm, recipe, inline).run())
+    with closing(open_engine(calm, factory)) as inline:
+        assert without_cost(records) == without_cost(federation(calm, factory, inline).run())
         (tmp_path / "calm").mkdir()
         inline.save(tmp_path / "calm")
     assert states(tmp_path / "end") == states(tmp_path / "calm") and len(states(tmp_path / "end")) == 5

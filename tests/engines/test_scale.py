@@ -12,7 +12,6 @@ from toy import choose
 
 import protea
 from protea import Client, Data, Experiment
-from protea.clients.worker import Worker
 from protea.config import registry
 from protea.config.families import Models
 from protea.config.sections import Engine, Evaluation, Split
@@ -35,7 +34,7 @@ def test_of_very_many_clients_only_those_who_take_part_are_ever_made():
         made[id] += 1
         return replace(toy.build(id % toy.CLIENTS, streams), id=id)
 
-    engine = Inline(Worker(FedProto(), build, seed=7))
+    engine = Inline(toy.worker(FedProto(), build, seed=7))
     loop = Federation(
         FedProto(),
         engine,

@@ -13,7 +13,6 @@ from sklearn import metrics
 from torch.nn import functional as F
 
 from protea import Prototypes
-from protea.clients.worker import Worker
 from protea.config.sections import Evaluation
 from protea.config.words import Protocol
 from protea.core.errors import ClientError, PayloadError
@@ -38,7 +37,7 @@ TEST = Samples(toy.BLOBS, toy.TEST)
 
 
 def run(**settings: object) -> Federation:
-    worker = Worker(FedProto(), toy.build, seed=1)
+    worker = toy.worker(FedProto(), toy.build, seed=1)
     plan = Evaluation(**settings)  # type: ignore[arg-type]
     return Federation(
         FedProto(),
@@ -118,7 +117,7 @@ def test_many_clients_are_asked_in_groups(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_server_without_a_model_has_no_accuracy():
-    worker = Worker(Local(), toy.build, seed=1)
+    worker = toy.worker(Local(), toy.build, seed=1)
     (record,) = Federation(
         Local(), Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=1), test=TEST
     ).run()
@@ -252,7 +251,7 @@ def test_scores_that_are_not_finite_are_named():
         def predict(self, client, x, down):
             return client.model(x) * torch.nan
 
-    worker = Worker(Diverged(), toy.build, seed=1)
+    worker = toy.worker(Diverged(), toy.build, seed=1)
     with pytest.raises(ClientError, match=r"client 0, round 1: its scores by 'method' are not finite"):
         list(Federation(Diverged(), Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=1)).run())
 
@@ -289,7 +288,7 @@ def test_several_rules_are_counted_as_each_alone(seed: int, classes: int, sample
 
 
 def test_only_participants_are_judged_if_so_wished():
-    worker = Worker(FedProto(), toy.build, seed=1)
+    worker = toy.worker(FedProto(), toy.build, seed=1)
     plan = Evaluation(clients="participants")
     loop = Federation(
         FedProto(),

@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 import toy
-from toy import choose
 
 from protea import Client, Prototypes, Server, Upload
-from protea.clients.worker import Worker
 from protea.config.sections import Evaluation, Faults, Limits
 from protea.core.errors import ClientError, ProteaError
 from protea.core.payload import pack
@@ -72,7 +70,7 @@ def test_accuracy_is_weighted_by_samples_and_by_clients():
 
 @pytest.mark.parametrize(("every", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])])
 def test_evaluation_is_due_every_so_often_and_at_the_end(every: int, expected: list[int]):
-    worker = Worker(Local(), toy.build, seed=1)
+    worker = toy.worker(Local(), toy.build, seed=1)
     plan = Evaluation(every=every)
     records = Federation(
         Local(), Inline(worker), toy.server(), FederationPlan(clients=2, rounds=5, evaluation=plan)
@@ -82,7 +80,7 @@ def test_evaluation_is_due_every_so_often_and_at_the_end(every: int, expected: l
 
 def test_evaluated_before_training_the_first_record_is_of_the_initial_model():
     def accuracies(when: str) -> list[float | None]:
-        worker = Worker(Local(), toy.build, seed=1)
+        worker = toy.worker(Local(), toy.build, seed=1)
         plan = Evaluation(when=when)  # type: ignore[arg-type]
         return [
             r.accuracy
@@ -98,11 +96,12 @@ def test_participants_are_drawn_per_round_and_never_twice():
     server = toy.server()
     drawn = []
     for server.round in range(1, 30):
-        drawn.append(choose(range(10), 0.3, server))
+        drawn.append(toy.choose(range(10), 0.3, server))
         assert len(drawn[-1]) == 3 == len(set(drawn[-1])) and drawn[-1] == sorted(drawn[-1])
     assert len({tuple(d) for d in drawn}) > 15
     assert (
-        choose(range(10), 0.01, server) == choose(range(10), 0.01, server) and len(choose(range(10), 0.01, server)) == 1
+        toy.choose(range(10), 0.01, server) == toy.choose(range(10), 0.01, server)
+        and len(toy.choose(range(10), 0.01, server)) == 1
     )
 
 
@@ -201,7 +200,7 @@ def test_how_often_is_evaluated_does_not_change_what_is_learned():
             super().local_update(client, down)
 
     def models(every: int) -> dict[str, torch.Tensor]:
-        worker = Worker(Peeks(), toy.build, seed=1)
+        worker = toy.worker(Peeks(), toy.build, seed=1)
         plan = Evaluation(every=every)
         list(
             Federation(
@@ -219,13 +218,13 @@ def test_an_error_in_a_client_hook_is_reported_with_its_place():
         def local_update(self, client, down):
             raise RuntimeError("no luck")
 
-    worker = Worker(Broken(), toy.build, seed=1)
+    worker = toy.worker(Broken(), toy.build, seed=1)
     with pytest.raises(ClientError, match=r"(?s)client 0, round 1.*local_update.*no luck"):
         list(Federation(Broken(), Inline(worker), toy.server(), FederationPlan(clients=1, rounds=1)).run())
 
 
 def test_records_come_back_from_their_lines():
-    worker = Worker(FedProto(), toy.build, seed=1)
+    worker = toy.worker(FedProto(), toy.build, seed=1)
     records = list(Federation(FedProto(), Inline(worker), toy.server(), FederationPlan(clients=3, rounds=2)).run())
     assert Record.read([line for record in records for line in record.lines()]) == records
 
@@ -335,7 +334,7 @@ def test_a_client_that_fails_is_as_it_was_before():
                 raise RuntimeError("it fell")
             return found
 
-    worker = Worker(Falls(), toy.build, seed=1, careful=True)
+    worker = toy.worker(Falls(), toy.build, seed=1, careful=True)
     assert worker.run(Job("train", 1, 0)).error is None
     before = {name: tensor.clone() for name, tensor in worker.client(0).model.state_dict().items()}
     worker.client(0).memory["note"] = torch.zeros(1)
@@ -360,7 +359,7 @@ def test_replies_are_taken_in_the_order_of_clients_whenever_they_come():
             return replies
 
     def found(kind: type[Inline]) -> list[object]:
-        engine = kind(Worker(FedProto(), toy.build, seed=1))
+        engine = kind(toy.worker(FedProto(), toy.build, seed=1))
         plan, test = Evaluation(shared=1), Samples(toy.BLOBS, toy.TEST)
         loop = Federation(
             FedProto(), engine, toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=3, evaluation=plan), test=test
@@ -381,7 +380,7 @@ def test_what_a_client_does_with_what_it_was_sent_is_its_own_affair():
     list(
         Federation(
             Rough(),
-            Inline(Worker(Rough(), toy.build, seed=1)),
+            Inline(toy.worker(Rough(), toy.build, seed=1)),
             toy.server(),
             FederationPlan(clients=toy.CLIENTS, rounds=3),
         ).run()

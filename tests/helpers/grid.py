@@ -16,13 +16,12 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from protea.clients.durable import Station
-from protea.clients.state_files import carry_clients
-from protea.clients.worker import Worker
+from protea.clients.durable import DurableWorker
+from protea.clients.plan import WorkerPlan
 from protea.core.payload import to_bytes
 from protea.engines.flower.grid import Network
 from protea.engines.flower.node import Handle, answered
-from protea.engines.messages import joined, parted
+from protea.engines.messages import job_from_bytes, joined, parted, reply_to_bytes
 
 FIRST = 1000  # the id of the first node
 
@@ -95,8 +94,8 @@ class Wire(Grid):
 class OneProcess(Network):
     """Clients at two nodes of a grid in this process."""
 
-    def __init__(self, worker: Worker, folder: Path, **options: Any) -> None:
-        self.stations = [Station(again(worker), folder / str(k)) for k in range(2)]
+    def __init__(self, plan: WorkerPlan, folder: Path, **options: Any) -> None:
+        self.workers = [DurableWorker(plan, folder / str(k), reply_to_bytes) for k in range(2)]
         self.wire = Wire([self.handle(k) for k in range(2)])
         super().__init__(self.wire, lambda client: client % 2, lambda node, about: about["node"], **options)
 
@@ -104,18 +103,13 @@ class OneProcess(Network):
         def handle(kind: str, message: bytes) -> bytes:
             if kind == "hello":
                 return to_bytes({}, node=k)
-            return joined([self.stations[k].answer(part) for part in parted(message)])
+            return joined([self.workers[k].answer(job_from_bytes(part), part) for part in parted(message)])
 
         return handle
 
     def save(self, directory: Path) -> None:
-        for station in self.stations:
-            for home in station.folder.glob("client-*"):
-                carry_clients(sorted(home.glob("[0-9]*"))[-1], directory)
-
-
-def again(worker: Worker) -> Worker:
-    return Worker(worker.method, worker.build, worker.rng.root)
+        for worker in self.workers:
+            worker.store.save(directory)
 
 
 def error(asked: Message, code: int, reason: str) -> Message:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
+from protea.clients.builder import FunctionBuilder
+from protea.clients.plan import WorkerPlan
 from protea.clients.state_files import name_of
-from protea.clients.worker import Worker
 from protea.engines.flower.programs import free_port
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
@@ -179,13 +180,18 @@ def until(what: Callable[[], object], seconds: float = 120) -> None:
 def alone(task: Task, sites: Sequence[Site], folder: Path) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
     """The same federation in one process: its records, and every site's model and memory in the end."""
     again = [Site(site.path) for site in sites]
-    engine = Inline(Worker(task.method, lambda id, streams: again[id].client(id, streams), task.seed, careful=True))
+    build = FunctionBuilder(lambda id, streams: again[id].client(id, streams))
+    engine = Inline(WorkerPlan(task.method, build, task.seed, careful=True))
     loop = Federation(
         task.method,
         engine,
         new_server(task, again[0].public()),
         FederationPlan(
-            clients=len(sites), rounds=task.rounds, evaluation=task.evaluation, failures="skip", min_replies=task.quorum
+            clients=len(sites),
+            rounds=task.rounds,
+            evaluation=task.evaluation,
+            failures="skip",
+            min_replies=task.quorum,
         ),
     )
     lines = [line for record in loop.run() for line in record.lines()]

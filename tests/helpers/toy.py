@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from protea import Client, Method, SplitModel
-from protea.clients.worker import Build, Worker
+from protea.clients.builder import Builder, FunctionBuilder
+from protea.clients.offload import OffloadedStore
+from protea.clients.plan import WorkerPlan
+from protea.clients.worker import Worker
 from protea.config.sections import participants
 from protea.core.rng import Streams
 from protea.core.samples import Samples
@@ -23,6 +27,8 @@ from protea.federation.plan import FederationPlan
 from protea.federation.sampling import Uniform
 
 CLASSES, DIM, CLIENTS = 6, 16, 4
+
+Build = Callable[[int, Streams], Client]
 
 
 def blobs(samples: int = 480, seed: int = 0) -> Dataset:
@@ -77,12 +83,12 @@ def build(
     *,
     training: Training | None = None,
     share: Share | None = None,
-    alike: bool = False,
+    same_architecture: bool = False,
 ) -> Client:
-    """A client; ``alike`` for methods whose clients must all have the architecture that ``make`` makes."""
+    """A client; ``same_architecture`` for methods whose clients must all have the one that ``make`` makes."""
     share = SHARES[id] if share is None else share
     with streams.default("model"):
-        model = make() if alike else SplitModel(body(id), nn.Identity(), nn.Linear(DIM, CLASSES))
+        model = make() if same_architecture else SplitModel(body(id), nn.Identity(), nn.Linear(DIM, CLASSES))
     return Client(
         id=id,
         model=model,
@@ -103,13 +109,32 @@ def server(seed: int = 7) -> Server:
     return Server(CLASSES, DIM, Streams(seed).at("server"), public=Samples(BLOBS, PUBLIC), make=make)
 
 
+def plan(method: Method[Any, Any], build: Build = build, seed: int = 7, **options: Any) -> WorkerPlan:
+    """What a worker needs to know; ``build`` is a builder or a plain function."""
+    return WorkerPlan(method, build if isinstance(build, Builder) else FunctionBuilder(build), seed, **options)
+
+
+def worker(method: Method[Any, Any], build: Build = build, seed: int = 7, **options: Any) -> Worker:
+    """A worker with all its clients in memory, unless the options say otherwise."""
+    return Worker(plan(method, build, seed, **options))
+
+
+def offloading(
+    method: Method[Any, Any], build: Build = build, full: float = float("inf"), folder: Path | None = None
+) -> tuple[Worker, OffloadedStore]:
+    """A worker whose clients wait on disk once the process has ``full`` bytes, and the store of its clients."""
+    made = plan(method, build)
+    store = OffloadedStore(made.make_client, full, folder)
+    return Worker(made, store), store
+
+
 def play(
     method: Method[Any, Any], rounds: int = 3, clients: int = CLIENTS, build: Build = build
 ) -> tuple[Worker, Server]:
     """Some rounds in this process: all clients, and the server, as they are then."""
-    worker, centre = Worker(method, build, seed=7), server()
-    list(Federation(method, Inline(worker), centre, FederationPlan(clients=clients, rounds=rounds)).run())
-    return worker, centre
+    own, centre = worker(method, build), server()
+    list(Federation(method, Inline(own), centre, FederationPlan(clients=clients, rounds=rounds)).run())
+    return own, centre
 
 
 def models(worker: Worker) -> dict[str, Tensor]:

@@ -37,7 +37,7 @@ def draws() -> Iterator[None]:
 
 
 def run(method: Any, clients: int = toy.CLIENTS, rounds: int = 3, **settings: Any) -> tuple[Worker, Server]:
-    return toy.play(method, rounds, clients, partial(toy.build, alike=True, **settings))
+    return toy.play(method, rounds, clients, partial(toy.build, same_architecture=True, **settings))
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:

@@ -194,7 +194,7 @@ def test_features_depend_on_noise_and_class():
 
 
 def run(method: Any, rounds: int = 2, start: Any = None) -> tuple[Worker, Server]:
-    worker, server = Worker(method, toy.build, seed=7), toy.server()
+    worker, server = toy.worker(method, toy.build, seed=7), toy.server()
     loop = Federation(method, Inline(worker), server, FederationPlan(clients=toy.CLIENTS, rounds=rounds))
     loop.start()
     if start:

@@ -99,7 +99,7 @@ def test_in_the_authors_code_the_head_stays_what_it_was_for_ever():
     server = run(FedGH(**FedGH.variants["official"]), rounds=2)[1]
     first = toy.server()
     loop = Federation(
-        FedGH(), Inline(Worker(FedGH(), toy.build, seed=7)), first, FederationPlan(clients=toy.CLIENTS, rounds=2)
+        FedGH(), Inline(toy.worker(FedGH(), toy.build, seed=7)), first, FederationPlan(clients=toy.CLIENTS, rounds=2)
     )
     loop.start()
     assert torch.equal(server.memory["head"].weight, first.memory["head"].weight)

@@ -9,7 +9,6 @@ import toy
 from torch import Tensor
 
 from protea import Client, Prototypes, Upload
-from protea.clients.worker import Worker
 from protea.core.errors import PayloadError
 from protea.core.payload import nbytes, pack, unpack
 from protea.core.rng import Streams
@@ -89,7 +88,7 @@ def test_one_class_needs_no_spreading():
 
 def test_anchors_are_made_once_and_are_the_first_prototypes():
     method = FedHP(anchor_steps=50)
-    worker, server = Worker(method, toy.build, seed=7), toy.server()
+    worker, server = toy.worker(method, toy.build, seed=7), toy.server()
     loop = Federation(method, Inline(worker), server, FederationPlan(clients=toy.CLIENTS, rounds=2))
     loop.start()
     first = method.broadcast(server, 0)
@@ -246,7 +245,7 @@ def test_clients_learn(average: Any):
     def build(id: int, streams: Streams) -> Client:
         return toy.build(id, streams, training=Training(epochs=2, batch=16, lr=0.005, optimizer="adam"))
 
-    worker, server = Worker(method, build, seed=7), toy.server()
+    worker, server = toy.worker(method, build, seed=7), toy.server()
     list(Federation(method, Inline(worker), server, FederationPlan(clients=toy.CLIENTS, rounds=8)).run())
     assert toy.accuracy(method, worker, server) > 0.8
 

@@ -30,11 +30,11 @@ def draws() -> Iterator[None]:
 
 
 def run(method: Any, rounds: int = 2) -> tuple[Worker, Server]:
-    return toy.play(method, rounds, toy.CLIENTS, partial(toy.build, alike=True))
+    return toy.play(method, rounds, toy.CLIENTS, partial(toy.build, same_architecture=True))
 
 
 def started(method: FedNH) -> tuple[Server, Client]:
-    server, client = toy.server(), toy.build(0, Streams(1), alike=True)
+    server, client = toy.server(), toy.build(0, Streams(1), same_architecture=True)
     method.start_server(server)
     method.start_client(client)
     client.begin(1, Streams(1))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from protea import Prototypes, Upload
-from protea.clients.worker import Worker
 from protea.config.experiment import experiment_from_table
 from protea.core.errors import ClientError, ConfigError
 from protea.core.rng import Streams
@@ -224,6 +223,6 @@ def test_families_whose_heads_differ_are_refused_before_the_start():
 
 
 def test_one_client_alone_learns_too():
-    worker = Worker(FedPAGR(), toy.build, seed=7)
+    worker = toy.worker(FedPAGR(), toy.build, seed=7)
     records = list(Federation(worker.method, Inline(worker), toy.server(), FederationPlan(clients=1, rounds=4)).run())
     assert records[-1].accuracy is not None and records[-1].accuracy > 0.8

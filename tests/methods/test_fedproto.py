@@ -7,7 +7,6 @@ import torch
 import toy
 
 from protea import Prototypes, Upload, losses
-from protea.clients.worker import Worker
 from protea.core.rng import Streams
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
@@ -21,7 +20,7 @@ def prototypes(vectors: list[list[float]], counts: list[float]) -> Prototypes:
 
 
 def models(method: Any, rounds: int = 3) -> dict[str, torch.Tensor]:
-    worker = Worker(method, toy.build, seed=7)
+    worker = toy.worker(method, toy.build, seed=7)
     list(Federation(method, Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=rounds)).run())
     return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}
 

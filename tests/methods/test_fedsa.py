@@ -9,7 +9,6 @@ import toy
 from torch import Tensor
 
 from protea import Client, Prototypes, Upload
-from protea.clients.worker import Worker
 from protea.core.payload import pack, unpack
 from protea.core.rng import Streams
 from protea.core.server import Server
@@ -34,7 +33,7 @@ def started(method: FedSA, classes: int = 3, dim: int = 2) -> Server:
 
 
 def models(method: Any, rounds: int = 3) -> dict[str, Tensor]:
-    worker = Worker(method, toy.build, seed=7)
+    worker = toy.worker(method, toy.build, seed=7)
     list(Federation(method, Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=rounds)).run())
     return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}
 

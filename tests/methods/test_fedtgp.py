@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from protea import Prototypes, Upload
-from protea.clients.worker import Worker
 from protea.core.devices import threads
 from protea.core.errors import ProteaError
 from protea.core.rng import Streams
@@ -45,7 +44,7 @@ def served(method: FedTGP, *rounds: list[Prototypes], classes: int = 3, dim: int
 
 
 def models(method: Any, rounds: int = 3) -> dict[str, Tensor]:
-    worker = Worker(method, toy.build, seed=7)
+    worker = toy.worker(method, toy.build, seed=7)
     list(Federation(method, Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=rounds)).run())
     return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}
 

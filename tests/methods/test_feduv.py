@@ -34,12 +34,12 @@ def draws() -> Iterator[None]:
 
 
 def run(method: Any, rounds: int = 2) -> Server:
-    return toy.play(method, rounds, build=partial(toy.build, alike=True))[1]
+    return toy.play(method, rounds, build=partial(toy.build, same_architecture=True))[1]
 
 
 def client_with(rows: Tensor | None = None, training: Training | None = None) -> Client:
     share = None if rows is None else Share(rows, rows[:0], rows[:0])
-    client = toy.build(0, Streams(1), training=training, share=share, alike=True)
+    client = toy.build(0, Streams(1), training=training, share=share, same_architecture=True)
     client.begin(1, Streams(1))
     return client
 

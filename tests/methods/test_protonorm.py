@@ -9,7 +9,6 @@ import toy
 from toy import same
 
 from protea import Prototypes, Upload
-from protea.clients.worker import Worker
 from protea.core.rng import Streams
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
@@ -138,7 +137,7 @@ def test_features_are_pulled_to_the_scaled_prototype():
 def test_a_larger_scale_gives_longer_features():
     lengths = []
     for scale in (1.0, 10.0):
-        worker = Worker(ProtoNorm(scale=scale), toy.build, seed=7)
+        worker = toy.worker(ProtoNorm(scale=scale), toy.build, seed=7)
         list(
             Federation(worker.method, Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=3)).run()
         )

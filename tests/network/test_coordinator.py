@@ -26,14 +26,14 @@ from protea.network.coordinator.directory import Home
 from protea.network.coordinator.service import Coordinator
 from protea.network.coordinator.status import Status
 from protea.network.site.directory import Site
-from protea.network.site.service import Desk
+from protea.network.site.service import SiteService
 from protea.runs.directory import RunDirectory
 
 
 def federation(tmp_path: Path, **settings: Any) -> tuple[Home, list[Site], grid.Wire]:
     home = make_home(tmp_path / "home", tls=False, patience=0.1, **settings)
     sites = [make_site(tmp_path / name, home.path / "bundles" / f"{name}.protea", name) for name in NAMES]
-    return home, sites, grid.Wire([Desk(site).handle for site in sites])
+    return home, sites, grid.Wire([SiteService(site).handle for site in sites])
 
 
 def serve(home: Home, wire: grid.Wire, show: Callable[[Status, str | None], None] | None = None) -> list[Record]:
@@ -132,7 +132,7 @@ def test_sites_are_told_of_the_end_after_a_crash_in_the_last_step(tmp_path: Path
 def test_a_node_with_another_key_is_turned_away(tmp_path: Path) -> None:
     home = make_home(tmp_path / "home", quorum=2, patience=0.1)
     sites = [make_site(tmp_path / name, home.path / "bundles" / f"{name}.protea", name) for name in NAMES]
-    wire = grid.Wire([Desk(site).handle for site in sites])
+    wire = grid.Wire([SiteService(site).handle for site in sites])
     wire.keys = {0: home.site_keys["north"], 1: home.site_keys["south"], 2: home.site_keys["north"]}  # east is not
     news = list[str]()
     found = serve(home, wire, lambda status, said: news.extend([said] if said else []))

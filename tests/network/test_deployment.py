@@ -36,7 +36,7 @@ def deployment() -> Iterator[Deployment]:
 @pytest.mark.parametrize("name", METHODS)
 def test_it_equals_the_inline_engine_to_the_bit(name: str, deployment: Deployment, tmp_path: Path) -> None:
     method: Method[Any, Any] = registry.find("methods", name)()
-    over = play(method, lambda worker: Flower(worker, deployment=deployment), tmp_path / "flower", fraction=0.75)
+    over = play(method, lambda plan: Flower(plan, deployment=deployment), tmp_path / "flower", fraction=0.75)
     assert over == play(method, Inline, tmp_path / "inline", fraction=0.75)
 
 

@@ -19,7 +19,7 @@ import grid
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 
-from protea.clients.worker import Worker
+from protea.clients.plan import WorkerPlan
 from protea.config.sections import Limits
 from protea.core.method import Method
 from protea.engines.flower.codec import unwrap, wrap
@@ -35,14 +35,14 @@ every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 
 @every_method
 def test_it_equals_the_inline_engine_to_the_bit(method: Method[Any, Any], tmp_path: Path) -> None:
-    over = play(method, lambda worker: grid.OneProcess(worker, tmp_path), tmp_path / "grid", fraction=0.75)
+    over = play(method, lambda plan: grid.OneProcess(plan, tmp_path), tmp_path / "grid", fraction=0.75)
     assert over == play(method, Inline, tmp_path / "inline", fraction=0.75)
 
 
 def run(tmp_path: Path, meddle: Callable[[Message, Message], Message | None], **options: Any) -> list[Any]:
     """Two rounds of FedProto where some answers are meddled with on their way."""
     method = FedProto()
-    engine = grid.OneProcess(Worker(method, builder(method), 7), tmp_path, **options)
+    engine = grid.OneProcess(toy.plan(method, builder(method), 7), tmp_path, **options)
     engine.wire.meddle = meddle
     loop = Federation(
         method,
@@ -171,12 +171,12 @@ def test_a_message_lost_with_its_node_is_sent_again_and_trains_once(tmp_path: Pa
         first = grid.names(seen).count("job") == 1
         return grid.error(asked, ErrorCode.NODE_UNAVAILABLE, "Node Unavailable") if first else answer
 
-    def make(worker: Worker) -> grid.OneProcess:
-        engine = grid.OneProcess(worker, tmp_path)
+    def make(plan: WorkerPlan) -> grid.OneProcess:
+        engine = grid.OneProcess(plan, tmp_path)
         engine.wire.meddle = meddle
-        for station in engine.stations:
-            plain = station.worker.run
-            station.worker.run = lambda job, plain=plain: (ran.append(job), plain(job))[1]  # type: ignore[method-assign]
+        for durable in engine.workers:
+            plain = durable.worker.run
+            durable.worker.run = lambda job, plain=plain: (ran.append(job), plain(job))[1]  # type: ignore[method-assign]
         return engine
 
     assert play(method, make, tmp_path / "lost") == play(method, Inline, tmp_path / "inline")
@@ -187,8 +187,8 @@ def test_a_message_lost_with_its_node_is_sent_again_and_trains_once(tmp_path: Pa
 def test_a_node_that_was_started_anew_gets_its_message_again(tmp_path: Path) -> None:
     method, lost = FedProto(), []
 
-    def make(worker: Worker) -> grid.OneProcess:
-        engine = grid.OneProcess(worker, tmp_path)
+    def make(plan: WorkerPlan) -> grid.OneProcess:
+        engine = grid.OneProcess(plan, tmp_path)
 
         def meddle(asked: Message, answer: Message) -> Message | None:
             if grid.names([asked]) == ["job"] and not lost:
@@ -224,8 +224,8 @@ def test_a_connection_that_is_lost_is_made_anew_and_nothing_changes(tmp_path: Pa
                 raise ConnectionError("gone")
             return super().pull_messages(message_ids)
 
-    def make(worker: Worker) -> grid.OneProcess:
-        engine = grid.OneProcess(worker, tmp_path)
+    def make(plan: WorkerPlan) -> grid.OneProcess:
+        engine = grid.OneProcess(plan, tmp_path)
         engine.carrier = engine.grid = Shaky(engine.wire.handles)
         return engine
 
@@ -235,7 +235,7 @@ def test_a_connection_that_is_lost_is_made_anew_and_nothing_changes(tmp_path: Pa
 
 def test_a_client_that_fails_is_told_in_its_own_words(tmp_path: Path) -> None:
     method = FedProto()
-    engine = grid.OneProcess(Worker(method, builder(method), 7), tmp_path)
+    engine = grid.OneProcess(toy.plan(method, builder(method), 7), tmp_path)
     (reply,) = engine.map([Job("train", 1, 99)])
     assert reply.error is not None and "client 99, round 1" in reply.error
 
@@ -249,7 +249,7 @@ def test_a_stranger_gets_no_jobs(tmp_path: Path) -> None:
         return 0
 
     method = FedProto()
-    engine = grid.OneProcess(Worker(method, builder(method), 7), tmp_path, deadline=1.0)
+    engine = grid.OneProcess(toy.plan(method, builder(method), 7), tmp_path, deadline=1.0)
     engine.name = name
     replies = engine.map([Job("train", 1, 0), Job("train", 1, 1)])
     assert replies[0].error is None and "no answer" in str(replies[1].error)
@@ -260,7 +260,7 @@ def test_a_stranger_gets_no_jobs(tmp_path: Path) -> None:
 def test_a_client_process_that_raises_still_sends_an_answer(tmp_path: Path) -> None:
     """A node that gets no answer from its client side stands still for ever."""
     method = FedProto()
-    engine = grid.OneProcess(Worker(method, builder(method), 7), tmp_path)
+    engine = grid.OneProcess(toy.plan(method, builder(method), 7), tmp_path)
 
     def broken(kind: str, message: bytes) -> bytes:
         if kind == "hello":

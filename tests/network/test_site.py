@@ -14,14 +14,16 @@ import places
 import torch
 from safetensors.torch import load_file
 
+from protea.clients.worker import Worker
 from protea.core.errors import ClientError, ConfigError, DataError
 from protea.core.payload import nbytes, pack
 from protea.engines.messages import reply_from_bytes
 from protea.federation.jobs import Job
 from protea.network.coordinator.directory import Home
+from protea.network.site.audit import audit_lines
 from protea.network.site.check import aggregate_alone, trial
 from protea.network.site.directory import Site
-from protea.network.site.service import Desk, noted
+from protea.network.site.service import SiteService
 from protea.network.task import started
 
 
@@ -167,7 +169,7 @@ def test_two_sites_split_and_begin_differently_and_one_always_alike(tmp_path: Pa
     east, west = (places.site(tmp_path / path.stem, path) for path in bundles)
     again = places.site(tmp_path / "again", bundles[0])
     assert not torch.equal(east.share.test, west.share.test) and torch.equal(east.share.test, again.share.test)
-    models = [numbers(each.worker().client(each.id).model) for each in (east, west, again)]
+    models = [numbers(Worker(each.plan()).client(each.id).model) for each in (east, west, again)]
     assert models[0] == models[2] != models[1]
 
 
@@ -331,10 +333,10 @@ def test_what_check_shows_is_what_the_first_round_sends(tmp_path: Path, method: 
     assert not (site.path / "state").exists() and not (site.path / "audit.jsonl").exists()  # it leaves no trace
 
     server = started(site.task)
-    server.round, desk = 1, Desk(site)
+    server.round, service = 1, SiteService(site)
     for task in ("train", "evaluate"):
         down = pack(site.task.method.broadcast(server, site.id))
-        answer = places.only(desk.handle("job", home.signer("job", places.job(task, 1, 0, down))))
+        answer = places.only(service.handle("job", home.signer("job", places.job(task, 1, 0, down))))
         sent = reply_from_bytes(answer)
         assert sent.error is None
         told = {(each.name, each.shape, each.dtype, each.bytes) for each in shown.leaving if each.task == task}
@@ -364,7 +366,7 @@ def test_an_upload_that_a_coordinator_would_refuse_is_told(tmp_path: Path) -> No
 def test_norms_are_of_rows(tmp_path: Path, bundle: Path) -> None:
     site = places.site(tmp_path / "site", bundle)
     shown = {each.name: each for each in trial(site.path).leaving if each.task == "train"}
-    reply = site.worker().run(Job("train", 1, 0))
+    reply = Worker(site.plan()).run(Job("train", 1, 0))
     lengths = reply.up["vectors"].norm(dim=1)
     assert shown["vectors"].norms == f"{lengths.min():.3g} to {lengths.max():.3g}"
 
@@ -380,7 +382,7 @@ def test_a_site_may_train_in_its_own_way(tmp_path: Path, bundle: Path) -> None:
     site, plain = places.site(tmp_path / "own", bundle, settings=own), places.site(tmp_path / "plain", bundle)
     assert (site.training.batch, site.training.lr, site.training.epochs) == (75, 0.5, plain.training.epochs)
     assert trial(site.path).test == 75
-    a, b = (each.worker().run(Job("train", 1, 0)).metrics["loss"] for each in (site, plain))
+    a, b = (Worker(each.plan()).run(Job("train", 1, 0)).metrics["loss"] for each in (site, plain))
     assert a != b
 
 
@@ -436,9 +438,9 @@ def test_with_a_new_task_a_site_begins_anew_and_keeps_what_it_had(
     command: Command, tmp_path: Path, home: Home, bundle: Path
 ) -> None:
     site = places.site(tmp_path / "north", bundle)
-    desk = Desk(site)
+    service = SiteService(site)
     for round in (1, 2, 3):
-        desk.handle("job", home.signer("job", places.job("train", round)))
+        service.handle("job", home.signer("job", places.job("train", round)))
     same = command("site", "check", str(bundle), "--dir", "north")
     assert same.code == 0 and (site.path / "state").exists()  # the same task: nothing happens
     text = (home.path / "task.toml").read_text()
@@ -448,7 +450,7 @@ def test_with_a_new_task_a_site_begins_anew_and_keeps_what_it_had(
     assert done.code == 0 and "what was trained for the former one is in north/state-before" in done.out
     assert (site.path / "state-before" / "client-000" / "000003").is_dir() and not (site.path / "state").exists()
     reply = reply_from_bytes(
-        places.only(Desk(Site(site.path)).handle("job", home.signer("job", places.job("train", 1))))
+        places.only(SiteService(Site(site.path)).handle("job", home.signer("job", places.job("train", 1))))
     )
     assert reply.error is None
 
@@ -457,14 +459,14 @@ def test_the_trained_model_can_be_had(command: Command, tmp_path: Path, home: Ho
     site = places.site(tmp_path / "north", bundle)
     early = command("site", "export", "model.safetensors", "--dir", "north")
     assert early.code == 2 and "has not trained yet" in early.err
-    desk = Desk(site)
-    desk.station._have(0, 1)  # its state before the first round is on disk, as if it had been killed in it
+    service = SiteService(site)
+    service.worker.store.rewind(0, 1)  # its state before the first round is on disk, as if it had been killed in it
     early = command("site", "export", "model.safetensors", "--dir", "north")
     assert early.code == 2 and "has not trained yet" in early.err and not (tmp_path / "model.safetensors").exists()
 
     for round in (1, 2):
-        desk.handle("job", home.signer("job", places.job("train", round)))
-    live = desk.station.worker.client(0).model
+        service.handle("job", home.signer("job", places.job("train", round)))
+    live = service.worker.worker.client(0).model
     found = Site(site.path).trained()
     assert not found.training and numbers(found) == numbers(live)
     done = command("site", "export", "model.safetensors", "--dir", "north")
@@ -478,7 +480,7 @@ def test_the_trained_model_can_be_had(command: Command, tmp_path: Path, home: Ho
 
 def test_a_state_that_cannot_be_read_is_told_before_anything_is_begun(tmp_path: Path, home: Home, bundle: Path) -> None:
     site = places.site(tmp_path / "north", bundle)
-    Desk(site).handle("job", home.signer("job", places.job("train", 1)))
+    SiteService(site).handle("job", home.signer("job", places.job("train", 1)))
     (path,) = site.path.glob("state/client-000/000001/*.safetensors")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(Exception, match="cannot be read"):
@@ -486,4 +488,4 @@ def test_a_state_that_cannot_be_read_is_told_before_anything_is_begun(tmp_path: 
 
 
 def test_half_a_line_of_an_audit_says_nothing() -> None:
-    assert list(noted(b'{"round": 1}\n{"round": 2, "by\n{"round": 3}\n')) == [{"round": 1}, {"round": 3}]
+    assert list(audit_lines(b'{"round": 1}\n{"round": 2, "by\n{"round": 3}\n')) == [{"round": 1}, {"round": 3}]

@@ -15,16 +15,17 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 import places
 import torch
 
-from protea.clients import durable as stations
+from protea.clients import durable
 from protea.core.errors import ClientError, PayloadError
 from protea.core.payload import Named, from_bytes, to_bytes
 from protea.core.prototypes import Prototypes
-from protea.engines.messages import joined, parted, reply_from_bytes
+from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_bytes
 from protea.evaluation.server_side import Judged
-from protea.federation.jobs import Task
+from protea.federation.jobs import JobKind
 from protea.network.coordinator.directory import Home
+from protea.network.site.audit import Audit
 from protea.network.site.directory import Site
-from protea.network.site.service import Audit, Desk, discreet, without_secrets
+from protea.network.site.service import SiteService, discreet, without_secrets
 from protea.network.trust.keys import Signer
 
 SECRET = "Erika Mustermann"
@@ -42,16 +43,16 @@ def site(tmp_path: Path, home: Home) -> Site:
 
 
 @pytest.fixture
-def desk(site: Site) -> Desk:
-    return Desk(site)
+def service(site: Site) -> SiteService:
+    return SiteService(site)
 
 
-def ask(desk: Desk, home: Home, task: Task, round: int, down: Named | None = None) -> bytes:
-    return desk.handle("job", home.signer("job", places.job(task, round, 1, down)))
+def ask(service: SiteService, home: Home, task: JobKind, round: int, down: Named | None = None) -> bytes:
+    return service.handle("job", home.signer("job", places.job(task, round, 1, down)))
 
 
-def lines(desk: Desk) -> list[dict[str, Any]]:
-    return [] if not desk.audit.path.exists() else list(desk.audit.lines())
+def lines(service: SiteService) -> list[dict[str, Any]]:
+    return [] if not service.audit.path.exists() else list(service.audit.lines())
 
 
 def kept(site: Site) -> dict[str, bytes]:
@@ -62,153 +63,157 @@ def kept(site: Site) -> dict[str, bytes]:
 # What it answers
 
 
-def test_a_signed_hello_is_answered(desk: Desk, home: Home) -> None:
-    answer = desk.handle("hello", home.signer("hello", to_bytes({}, task=home.task.mark())))
+def test_a_signed_hello_is_answered(service: SiteService, home: Home) -> None:
+    answer = service.handle("hello", home.signer("hello", to_bytes({}, task=home.task.mark())))
     assert from_bytes(answer) == ({}, {"site": "north", "model": "site.py:Sequential"})
 
 
-def test_signed_jobs_are_answered(desk: Desk, home: Home) -> None:
-    trained = reply_from_bytes(places.only(ask(desk, home, "train", 1)))
+def test_signed_jobs_are_answered(service: SiteService, home: Home) -> None:
+    trained = reply_from_bytes(places.only(ask(service, home, "train", 1)))
     assert (trained.client, trained.round, trained.error) == (1, 1, None) and trained.samples == len(
-        desk.site.share.train
+        service.site.share.train
     )
     prototypes = Prototypes.from_flat(trained.up)
     prototypes.check(10, 16)
     assert prototypes.present.all()
     down = {"vectors": prototypes.vectors, "counts": prototypes.counts}
     judged = Judged(10, 16)
-    reply = reply_from_bytes(places.only(ask(desk, home, "evaluate", 1, down)))
+    reply = reply_from_bytes(places.only(ask(service, home, "evaluate", 1, down)))
     judged.take(reply.client, judged.read(reply))
     assert 0 < judged.scores("test")["method"].weighted <= 1
-    assert len(judged.examined[1].of("test")["method"]) == len(desk.site.share.test)
+    assert len(judged.examined[1].of("test")["method"]) == len(service.site.share.test)
 
 
-def test_several_jobs_in_one_message_are_answered_in_their_order(desk: Desk, home: Home) -> None:
+def test_several_jobs_in_one_message_are_answered_in_their_order(service: SiteService, home: Home) -> None:
     parts = [places.only(places.job(task, 1, 1)) for task in ("train", "evaluate")]
-    answers = parted(desk.handle("job", home.signer("job", joined(parts))))
-    assert [bool(reply_from_bytes(each).metrics) for each in answers] == [True, False] and len(lines(desk)) == 2
+    answers = parted(service.handle("job", home.signer("job", joined(parts))))
+    assert [bool(reply_from_bytes(each).metrics) for each in answers] == [True, False] and len(lines(service)) == 2
 
 
-def test_nothing_of_this_machine_is_in_an_answer(desk: Desk, home: Home) -> None:
-    reply = reply_from_bytes(places.only(ask(desk, home, "train", 1)))
+def test_nothing_of_this_machine_is_in_an_answer(service: SiteService, home: Home) -> None:
+    reply = reply_from_bytes(places.only(ask(service, home, "train", 1)))
     assert (reply.process, reply.memory) == (0, 0) and reply.metrics.keys() == {"loss"}
 
 
-def test_a_job_asked_twice_is_answered_alike_and_trained_once(desk: Desk, site: Site, home: Home) -> None:
-    first = ask(desk, home, "train", 1)
+def test_a_job_asked_twice_is_answered_with_the_same_bytes_and_trained_once(
+    service: SiteService, site: Site, home: Home
+) -> None:
+    first = ask(service, home, "train", 1)
     state = kept(site)
-    assert ask(desk, home, "train", 1) == first  # with the same seconds
-    assert ask(Desk(Site(site.path)), home, "train", 1) == first  # also by another process
+    assert ask(service, home, "train", 1) == first  # with the same seconds
+    assert ask(SiteService(Site(site.path)), home, "train", 1) == first  # also by another process
     assert kept(site) == state
-    assert [line["blake2b"] for line in lines(desk)] == [lines(desk)[0]["blake2b"]] * 3  # each time it left
+    assert [line["blake2b"] for line in lines(service)] == [lines(service)[0]["blake2b"]] * 3  # each time it left
 
 
-def test_the_end_is_noted(desk: Desk, site: Site, home: Home) -> None:
-    desk.handle("end", home.signer("end", to_bytes({}, round=home.task.rounds)))
-    assert site.ended.exists() and lines(desk)[0]["task"] == "end"
+def test_the_end_is_noted(service: SiteService, site: Site, home: Home) -> None:
+    service.handle("end", home.signer("end", to_bytes({}, round=home.task.rounds)))
+    assert site.ended.exists() and lines(service)[0]["task"] == "end"
 
 
 # What it never answers
 
 
-def refused(desk: Desk, kind: str, message: bytes, complaint: str) -> None:
+def refused(service: SiteService, kind: str, message: bytes, complaint: str) -> None:
     """Refused, noted, and nothing trained or ended."""
-    before, state = len(lines(desk)), kept(desk.site)
+    before, state = len(lines(service)), kept(service.site)
     with pytest.raises(PayloadError, match=complaint) as refusal:
-        desk.handle(kind, message)
-    assert kept(desk.site) == state and not desk.site.ended.exists()
-    noted = lines(desk)[before:]
+        service.handle(kind, message)
+    assert kept(service.site) == state and not service.site.ended.exists()
+    noted = lines(service)[before:]
     assert [line["task"] for line in noted] == ["refused"]
     assert noted[0]["blake2b"] == hashlib.blake2b(str(refusal.value).encode(), digest_size=16).hexdigest()
 
 
-def test_what_is_not_signed_by_the_coordinator_is_refused(desk: Desk, home: Home) -> None:
+def test_what_is_not_signed_by_the_coordinator_is_refused(service: SiteService, home: Home) -> None:
     other = Signer(Signer.make())
     hello, job, end = to_bytes({}, task=home.task.mark()), places.job("train", 1, 1), to_bytes({}, round=4)
     for kind, message in (("hello", hello), ("job", job), ("end", end)):
         good = home.signer(kind, message)
         for wrong in (message, other(kind, message), good[:-1], good + b"0", good[:70], b"", good[:-1] + b"\xff"):
-            refused(desk, kind, wrong, "coordinator has not signed")
+            refused(service, kind, wrong, "coordinator has not signed")
 
 
 @pytest.mark.parametrize("task", ["look", "answer"])
-def test_features_and_answers_of_single_samples_never_leave(desk: Desk, home: Home, task: Task) -> None:
-    ask(desk, home, "train", 1)
-    refused(desk, "job", home.signer("job", places.job(task, 1, 1)), f"does not do what was asked of it: {task}")
+def test_features_and_answers_of_single_samples_never_leave(service: SiteService, home: Home, task: JobKind) -> None:
+    ask(service, home, "train", 1)
+    refused(service, "job", home.signer("job", places.job(task, 1, 1)), f"does not do what was asked of it: {task}")
     both = joined([places.only(places.job(each, 1, 1)) for each in ("look", "train")])
-    refused(desk, "job", home.signer("job", both), "does not do what was asked")
+    refused(service, "job", home.signer("job", both), "does not do what was asked")
 
 
 @pytest.mark.parametrize("client", [0, 2, 99])
-def test_a_job_of_another_site_is_refused(desk: Desk, home: Home, client: int) -> None:
+def test_a_job_of_another_site_is_refused(service: SiteService, home: Home, client: int) -> None:
     refused(
-        desk, "job", home.signer("job", places.job("train", 1, client)), f"client 1; a job for client {client} came"
+        service, "job", home.signer("job", places.job("train", 1, client)), f"client 1; a job for client {client} came"
     )
 
 
 @pytest.mark.parametrize("round", [0, 5, 10**6])
-def test_a_round_that_the_task_does_not_have_is_refused(desk: Desk, home: Home, round: int) -> None:
-    refused(desk, "job", home.signer("job", places.job("train", round, 1)), f"round {round} came; the task has 4")
+def test_a_round_that_the_task_does_not_have_is_refused(service: SiteService, home: Home, round: int) -> None:
+    refused(service, "job", home.signer("job", places.job("train", round, 1)), f"round {round} came; the task has 4")
 
 
-def test_a_round_before_the_first_is_no_job(desk: Desk, home: Home) -> None:
-    refused(desk, "job", home.signer("job", joined([to_bytes({}, task="train", round=-1, client=1)])), "not as agreed")
+def test_a_round_before_the_first_is_no_job(service: SiteService, home: Home) -> None:
+    refused(
+        service, "job", home.signer("job", joined([to_bytes({}, task="train", round=-1, client=1)])), "not as agreed"
+    )
 
 
-def test_a_round_that_is_kept_no_longer_is_an_error_that_says_so(desk: Desk, site: Site, home: Home) -> None:
+def test_a_round_that_is_kept_no_longer_is_an_error_that_says_so(service: SiteService, site: Site, home: Home) -> None:
     for round in (1, 2, 3):
-        ask(desk, home, "train", round)
+        ask(service, home, "train", round)
     state = kept(site)
     other = {"vectors": torch.ones(10, 16), "counts": torch.ones(10)}  # not what was asked the first time
-    reply = reply_from_bytes(places.only(ask(desk, home, "train", 2, other)))
+    reply = reply_from_bytes(places.only(ask(service, home, "train", 2, other)))
     assert reply.error is not None and "kept no longer" in reply.error and reply.up == {} and kept(site) == state
 
 
-def test_a_coordinator_with_another_task_is_refused(desk: Desk, home: Home) -> None:
+def test_a_coordinator_with_another_task_is_refused(service: SiteService, home: Home) -> None:
     for about in ({"task": "0" * 32}, {}, {"task": None}):
         refused(
-            desk,
+            service,
             "hello",
             home.signer("hello", to_bytes({}, **about)),
             r"another task.*protea federation invite --renew",
         )
 
 
-def test_no_message_passes_for_one_of_another_kind(desk: Desk, home: Home) -> None:
+def test_no_message_passes_for_one_of_another_kind(service: SiteService, home: Home) -> None:
     """What a message asks for is signed with it: whoever carries it cannot change that."""
     hello, job = (
         home.signer("hello", to_bytes({}, task=home.task.mark())),
         home.signer("job", places.job("train", 1, 1)),
     )
     end = home.signer("end", to_bytes({}, round=4))
-    refused(desk, "end", hello, "has not signed")
-    refused(desk, "end", home.signer("end", to_bytes({}, round=3)), "does not name the last round")
+    refused(service, "end", hello, "has not signed")
+    refused(service, "end", home.signer("end", to_bytes({}, round=3)), "does not name the last round")
     for kind, message in (("hello", end), ("end", job), ("hello", job), ("job", hello), ("job", end), ("train", job)):
-        refused(desk, kind, message, "has not signed")
-    refused(desk, "train", home.signer("train", b""), "asks for nothing a site does: 'train'")
+        refused(service, kind, message, "has not signed")
+    refused(service, "train", home.signer("train", b""), "asks for nothing a site does: 'train'")
 
 
-def test_rubble_that_is_signed_is_refused(desk: Desk, home: Home) -> None:
+def test_rubble_that_is_signed_is_refused(service: SiteService, home: Home) -> None:
     for rubble in (b"x", bytes(100), joined([b"x"]), joined([b""]), to_bytes({})):
         for kind in ("hello", "job", "end"):
             refused(
-                desk, kind, home.signer(kind, rubble), "arrived|another task|not as agreed|last round|cannot be read"
+                service, kind, home.signer(kind, rubble), "arrived|another task|not as agreed|last round|cannot be read"
             )
 
 
 # What it writes down
 
 
-def test_every_message_that_left_is_in_the_audit(desk: Desk, home: Home) -> None:
+def test_every_message_that_left_is_in_the_audit(service: SiteService, home: Home) -> None:
     sent = [
-        ("hello", 0, desk.handle("hello", home.signer("hello", to_bytes({}, task=home.task.mark())))),
+        ("hello", 0, service.handle("hello", home.signer("hello", to_bytes({}, task=home.task.mark())))),
         *(
-            (task, round, places.only(ask(desk, home, task, round)))
+            (task, round, places.only(ask(service, home, task, round)))
             for round in (1, 2)
             for task in ("train", "evaluate")
         ),
     ]
-    found = [json.loads(line) for line in desk.audit.path.read_text().splitlines()]
+    found = [json.loads(line) for line in service.audit.path.read_text().splitlines()]
     assert len(found) == len(sent) == 5
     for line, (task, round, message) in zip(found, sent, strict=True):
         assert (line["task"], line["round"], line["bytes"]) == (task, round, len(message))
@@ -220,10 +225,10 @@ def test_every_message_that_left_is_in_the_audit(desk: Desk, home: Home) -> None
 
 
 def test_what_cannot_be_written_down_does_not_leave(
-    desk: Desk, site: Site, home: Home, monkeypatch: pytest.MonkeyPatch
+    service: SiteService, site: Site, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask(desk, home, "train", 1)
-    path = desk.audit.path
+    ask(service, home, "train", 1)
+    path = service.audit.path
     path.rename(path.with_suffix(".old"))
     path.mkdir()  # nothing can be appended here
     for kind, message in (
@@ -232,19 +237,19 @@ def test_what_cannot_be_written_down_does_not_leave(
         ("job", b"not signed"),
     ):
         with pytest.raises(ClientError) as problem:
-            desk.handle(kind, message)
+            service.handle(kind, message)
         assert str(problem.value) == "site north: IsADirectoryError; its own log says more."
         assert str(site.path) not in "".join(traceback.format_exception_only(problem.value))
     path.rmdir()
-    assert reply_from_bytes(places.only(ask(desk, home, "train", 2))).error is None
+    assert reply_from_bytes(places.only(ask(service, home, "train", 2))).error is None
 
 
 def test_an_audit_goes_on_after_a_process_was_killed_in_the_middle_of_a_line(tmp_path: Path) -> None:
     audit = Audit(tmp_path / "audit.jsonl")
-    audit.write("train", 1, {}, b"one")
+    audit.write("train", 1, to_bytes({}, number=1))
     whole = audit.path.read_bytes()
     audit.path.write_bytes(whole + whole[:30])
-    audit.write("train", 2, {}, b"two")
+    audit.write("train", 2, to_bytes({}, number=2))
     assert [line["round"] for line in audit.lines()] == [1, 2]
     assert audit.path.read_bytes().startswith(whole + whole[:30] + b"\n")  # what was there is left as it is
 
@@ -252,7 +257,7 @@ def test_an_audit_goes_on_after_a_process_was_killed_in_the_middle_of_a_line(tmp
 # What an error says
 
 
-def failing(tmp_path: Path, home: Home, body: str) -> Desk:
+def failing(tmp_path: Path, home: Home, body: str) -> SiteService:
     """A site whose model fails in training."""
     model = (
         "\n    class Own(nn.Linear):\n"
@@ -262,7 +267,7 @@ def failing(tmp_path: Path, home: Home, body: str) -> Desk:
         "            return super().forward(x)\n"
         "    return Own(64, 24)\n"
     )
-    return Desk(places.site(tmp_path / "failing", home.invite("west"), places.code(model=model)))
+    return SiteService(places.site(tmp_path / "failing", home.invite("west"), places.code(model=model)))
 
 
 RAISES = [
@@ -280,21 +285,21 @@ RAISES = [
 def test_an_error_says_its_kind_and_nothing_of_the_data(
     tmp_path: Path, home: Home, capfd: pytest.CaptureFixture[str], body: str, kind: str
 ) -> None:
-    desk = failing(tmp_path, home, body)
-    answer = places.only(desk.handle("job", home.signer("job", places.job("train", 1, 0))))
+    service = failing(tmp_path, home, body)
+    answer = places.only(service.handle("job", home.signer("job", places.job("train", 1, 0))))
     reply = reply_from_bytes(answer)
     assert reply.error == f"client 0, round 1: {kind}; the site's own log says more."
     for secret in (SECRET, "Mustermann", "Traceback", "site.py", str(tmp_path), "patients"):
         assert secret.encode() not in answer
     assert kind in (written := capfd.readouterr().err) or SECRET in written  # its own log has it
-    (line,) = lines(desk)
+    (line,) = lines(service)
     assert line["blake2b"] == hashlib.blake2b(answer, digest_size=16).hexdigest()
 
 
 def test_a_failed_training_may_be_asked_again(tmp_path: Path, home: Home) -> None:
-    desk = failing(tmp_path, home, "raise ValueError if not hasattr(nn, 'mended') else 0")
-    assert reply_from_bytes(places.only(desk.handle("job", home.signer("job", places.job("train", 1, 0))))).error
-    assert not (desk.site.path / "state" / "client-000" / "000001").exists()
+    service = failing(tmp_path, home, "raise ValueError if not hasattr(nn, 'mended') else 0")
+    assert reply_from_bytes(places.only(service.handle("job", home.signer("job", places.job("train", 1, 0))))).error
+    assert not (service.site.path / "state" / "client-000" / "000001").exists()
 
 
 def test_what_fails_outside_a_training_says_no_more(
@@ -303,25 +308,25 @@ def test_what_fails_outside_a_training_says_no_more(
     """Data that have gone, a disk that is full, a state that was damaged."""
     (site.path / "site.py").write_text(places.code(data=f"\n    raise OSError('/mnt/{SECRET}.csv')\n"))
     with pytest.raises(ClientError) as problem:
-        ask(Desk(Site(site.path)), home, "train", 1)
+        ask(SiteService(Site(site.path)), home, "train", 1)
     assert str(problem.value) == "site north: ConfigError; its own log says more."
     assert SECRET in capfd.readouterr().err
 
     (site.path / "site.py").write_text(places.code())
-    desk = Desk(Site(site.path))
-    ask(desk, home, "train", 1)
+    service = SiteService(Site(site.path))
+    ask(service, home, "train", 1)
 
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(stations, "write_bytes", full)
+        patch.setattr(durable, "write_bytes", full)
         with pytest.raises(ClientError, match=r"^site north: OSError; its own log says more.$"):
-            ask(desk, home, "train", 2)
+            ask(service, home, "train", 2)
 
     (path,) = site.path.glob("state/client-001/000001/*.safetensors")
     path.write_bytes(path.read_bytes()[:-1])
-    reply = reply_from_bytes(places.only(ask(Desk(Site(site.path)), home, "train", 2)))
+    reply = reply_from_bytes(places.only(ask(SiteService(Site(site.path)), home, "train", 2)))
     assert reply.error is not None and "(a file) cannot be read" in reply.error and str(site.path) not in reply.error
 
 
@@ -333,9 +338,9 @@ def test_what_protea_itself_says_is_kept_but_for_names_of_files() -> None:
     )
 
 
-def test_a_good_answer_is_discreet_already_the_second_time(desk: Desk, home: Home) -> None:
-    answer = places.only(ask(desk, home, "train", 1))
-    assert discreet(answer) == answer
+def test_a_good_answer_is_discreet_already_the_second_time(service: SiteService, home: Home) -> None:
+    answer = places.only(ask(service, home, "train", 1))
+    assert reply_to_bytes(discreet(reply_from_bytes(answer))) == answer
 
 
 # A site that does not report
@@ -343,13 +348,13 @@ def test_a_good_answer_is_discreet_already_the_second_time(desk: Desk, home: Hom
 
 def test_a_site_that_does_not_report_gives_an_evaluation_without_anything(tmp_path: Path, home: Home) -> None:
     site = places.site(tmp_path / "quiet", home.invite("quiet"), settings="report = false\n")
-    desk = Desk(site)
-    desk.handle("job", home.signer("job", places.job("train", 1, 0)))
-    answer = places.only(desk.handle("job", home.signer("job", places.job("evaluate", 1, 0))))
+    service = SiteService(site)
+    service.handle("job", home.signer("job", places.job("train", 1, 0)))
+    answer = places.only(service.handle("job", home.signer("job", places.job("evaluate", 1, 0))))
     reply = reply_from_bytes(answer)
     assert (reply.up, reply.samples, reply.metrics, reply.error) == ({}, 0, {}, None)
     judged = Judged(10, 16)
     judged.take(reply.client, judged.read(reply))
     assert judged.scores("test") == {} and judged.by_class() == {} and judged.clients() == {0: {}}
     assert judged.geometry() is None
-    assert lines(desk)[-1]["tensors"] == {} and lines(desk)[-1]["bytes"] == len(answer)
+    assert lines(service)[-1]["tensors"] == {} and lines(service)[-1]["bytes"] == len(answer)

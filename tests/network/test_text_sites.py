@@ -16,7 +16,7 @@ from parties import alone, over_network
 from protea.network.coordinator.service import Coordinator
 from protea.network.site.check import trial
 from protea.network.site.directory import Site
-from protea.network.site.service import Desk
+from protea.network.site.service import SiteService
 
 DATA = """
     return Csv(str(pathlib.Path(__file__).parent / "notes.csv"), label="kind", text="note", key="patient")
@@ -44,7 +44,7 @@ def test_texts_federate_as_without_a_network_and_never_leave(tmp_path: Path) -> 
         tmp_path / "home", "rounds=2", "patience=0.1", "training.lr=0.1", tls=False, classes=list(COMPLAINTS)
     )
     parties = sites(tmp_path, home)
-    wire = grid.Wire([Desk(site).handle for site in parties])
+    wire = grid.Wire([SiteService(site).handle for site in parties])
     Coordinator(home, lambda status, news: None, carrier=wire).serve()
     assert over_network(home, parties) == alone(home.task, parties, tmp_path / "alone")
     for path in (tmp_path / "home").rglob("*"):

@@ -19,7 +19,7 @@ from protea.runs.reader import Past
 from protea.studies import papers
 from protea.studies.papers import Number
 from protea.studies.papers.plan import Scale, closer, directory, plan
-from protea.studies.reproduce import Ours, value
+from protea.studies.reproduce import OurNumber, value
 
 NAMES = papers.names()
 
@@ -242,10 +242,10 @@ def test_a_scale_that_makes_no_sense_is_refused(scale: dict, message: str):
 
 
 def test_our_number_is_mean_and_population_deviation_over_seeds():
-    ours = Ours([80.0, 84.0])  # mean 82, deviations 2 and 2
+    ours = OurNumber([80.0, 84.0])  # mean 82, deviations 2 and 2
     assert str(ours) == "82.00±2.00" and ours.beside(Number.of("81.5±0.10")) == "+0.50"
-    assert str(Ours([80.0])) == "80.00" and str(Ours([])) == "-"
-    assert ours.beside(Number.of("diverged")) == Ours([]).beside(Number.of("81.5")) == "-"
+    assert str(OurNumber([80.0])) == "80.00" and str(OurNumber([])) == "-"
+    assert ours.beside(Number.of("diverged")) == OurNumber([]).beside(Number.of("81.5")) == "-"
 
 
 def test_a_runs_number_follows_measure_and_protocol():

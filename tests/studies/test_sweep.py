@@ -16,15 +16,16 @@ from rich.console import Console
 from rich.text import Text
 from typed import DIGITS, Command, Said
 
-from protea.cli.sweep import Lines, Live, Silent, board, brief, duration
+from protea.cli.sweep import SweepLines, SweepLive, SweepQuiet, board, brief, duration
 from protea.config.experiment import experiment_from_table, load_experiment
 from protea.core.errors import ConfigError
 from protea.engines.processes import pool
 from protea.federation.record import Cost, Record
 from protea.methods.local import Local
-from protea.studies import search, sweep
-from protea.studies.search import Choice, Range
-from protea.studies.sweep import Axis, Entry, Outcome, Source
+from protea.studies import grid, search, sweep
+from protea.studies.grid import SweepAxis, SweepRun, SweepSource
+from protea.studies.search import ChoiceOf, RangeOf
+from protea.studies.sweep import SweepOutcome
 
 SMALL = f"""{DIGITS}
 [evaluation]
@@ -48,11 +49,11 @@ def starts(said: Said) -> list[str]:
 
 
 @pytest.fixture
-def source() -> Source:
-    return Source(Path("exp.toml"), SMALL)
+def source() -> SweepSource:
+    return SweepSource(Path("exp.toml"), SMALL)
 
 
-def names(entries: list[Entry]) -> list[str]:
+def names(entries: list[SweepRun]) -> list[str]:
     return [entry.name for entry in entries]
 
 
@@ -81,30 +82,30 @@ def rounds(path: Path) -> list[dict[str, Any]]:
     ],
 )
 def test_commas_inside_quotes_and_brackets_do_not_part_values(text: str, parts: list[str]):
-    assert sweep.split(text) == parts
+    assert grid.split(text) == parts
 
 
 @pytest.mark.parametrize(
     ("argument", "axis"),
     [
-        ("seed=1..3", Axis("seed", ("1", "2", "3"))),
-        ("seed=-1..1,5", Axis("seed", ("-1", "0", "1", "5"))),
-        ("training.lr=1e-3,.1", Axis("training.lr", ("1e-3", ".1"))),
-        ("data.source={kind='npz',path='../a..b'}", Axis("data.source", ("{kind='npz',path='../a..b'}",))),
-        ("fedtgp@paper:method.threshold=10", Axis("method.threshold", ("10",), "fedtgp@paper")),
-        ("my.module:Own:method.pull=2,3", Axis("method.pull", ("2", "3"), "my.module:Own")),
-        ("method=my.module:Own,local", Axis("method", ("my.module:Own", "local"))),
+        ("seed=1..3", SweepAxis("seed", ("1", "2", "3"))),
+        ("seed=-1..1,5", SweepAxis("seed", ("-1", "0", "1", "5"))),
+        ("training.lr=1e-3,.1", SweepAxis("training.lr", ("1e-3", ".1"))),
+        ("data.source={kind='npz',path='../a..b'}", SweepAxis("data.source", ("{kind='npz',path='../a..b'}",))),
+        ("fedtgp@paper:method.threshold=10", SweepAxis("method.threshold", ("10",), "fedtgp@paper")),
+        ("my.module:Own:method.pull=2,3", SweepAxis("method.pull", ("2", "3"), "my.module:Own")),
+        ("method=my.module:Own,local", SweepAxis("method", ("my.module:Own", "local"))),
     ],
 )
-def test_an_argument_is_a_setting_with_its_values(argument: str, axis: Axis):
-    assert Axis.parse(argument) == axis
+def test_an_argument_is_a_setting_with_its_values(argument: str, axis: SweepAxis):
+    assert SweepAxis.parse(argument) == axis
 
 
 # The grid
 
 
-def test_the_grid_is_all_combinations_with_readable_names(source: Source):
-    entries = sweep.grid(
+def test_the_grid_is_all_combinations_with_readable_names(source: SweepSource):
+    entries = grid.grid(
         source, ["method.name=fedproto,fedtgp", "seed=1..2", "fedtgp:method.threshold=10,100", "rounds=1"]
     )
     assert names(entries) == [
@@ -117,19 +118,19 @@ def test_the_grid_is_all_combinations_with_readable_names(source: Source):
     assert {entry.experiment.rounds for entry in entries} == {1}
 
 
-def test_an_experiment_that_is_asked_for_twice_is_run_once(source: Source):
-    assert names(sweep.grid(source, ["seed=1,1,2"])) == ["fedproto-s1", "fedproto-s2"]
+def test_an_experiment_that_is_asked_for_twice_is_run_once(source: SweepSource):
+    assert names(grid.grid(source, ["seed=1,1,2"])) == ["fedproto-s1", "fedproto-s2"]
     default = experiment_from_table(source.table).training.lr
-    assert names(sweep.grid(source, [f"training.lr={default},0.5"])) == [
+    assert names(grid.grid(source, [f"training.lr={default},0.5"])) == [
         f"fedproto-lr={default}-s1",
         "fedproto-lr=0.5-s1",
     ]
-    once = sweep.grid(source, ["method.pull=1,10", "fedproto:method.pull=5"])  # a method's own setting wins
+    once = grid.grid(source, ["method.pull=1,10", "fedproto:method.pull=5"])  # a method's own setting wins
     assert [entry.experiment.method.pull for entry in once] == [5.0]
 
 
-def test_names_tell_apart_what_differs_and_nothing_else(source: Source):
-    found = sweep.grid(
+def test_names_tell_apart_what_differs_and_nothing_else(source: SweepSource):
+    found = grid.grid(
         source, ["data.partition={kind='iid'},{kind='dirichlet',alpha=0.5}", "data.seed=1,2", "clients=4"]
     )
     assert names(found) == [
@@ -138,14 +139,14 @@ def test_names_tell_apart_what_differs_and_nothing_else(source: Source):
         "fedproto-partition=kind-dirichlet-alpha-0.5-data.seed=1-s1",
         "fedproto-partition=kind-dirichlet-alpha-0.5-data.seed=2-s1",
     ]
-    assert names(sweep.grid(source, ["clients=3,4", "evaluation.clients=all"])) == [
+    assert names(grid.grid(source, ["clients=3,4", "evaluation.clients=all"])) == [
         "fedproto-clients=3-s1", "fedproto-clients=4-s1",
     ]  # fmt: skip
-    both = names(sweep.grid(source, ["clients=3,4", "evaluation.clients=all,participants"]))
+    both = names(grid.grid(source, ["clients=3,4", "evaluation.clients=all,participants"]))
     assert both[0] == "fedproto-clients=3-evaluation.clients=all-s1"
-    long = sweep.grid(source, ["models.members=['tiny_mlp','tiny_mlp','tiny_mlp','tiny_mlp'],['tiny_mlp']"])
+    long = grid.grid(source, ["models.members=['tiny_mlp','tiny_mlp','tiny_mlp','tiny_mlp'],['tiny_mlp']"])
     assert len({entry.name for entry in long}) == 2 and all(len(entry.name) < 80 for entry in long)
-    variants = sweep.grid(source, ["method.name=fedproto,fedproto@htfllib"])
+    variants = grid.grid(source, ["method.name=fedproto,fedproto@htfllib"])
     assert names(variants) == ["fedproto-s1", "fedproto@htfllib-s1"]
 
 
@@ -161,19 +162,19 @@ def test_names_tell_apart_what_differs_and_nothing_else(source: Source):
         (["method.name=fedproto,lokal"], "'lokal' is not among the methods.  Did you mean local?"),
     ],
 )
-def test_what_cannot_be_read_is_refused(source: Source, arguments: list[str], message: str):
+def test_what_cannot_be_read_is_refused(source: SweepSource, arguments: list[str], message: str):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        sweep.grid(source, arguments)
+        grid.grid(source, arguments)
 
 
-def test_a_setting_that_one_method_lacks_is_refused_with_the_way_to_write_it(source: Source):
+def test_a_setting_that_one_method_lacks_is_refused_with_the_way_to_write_it(source: SweepSource):
     with pytest.raises(ConfigError) as error:
-        sweep.grid(source, ["method.name=fedtgp,fedproto", "method.threshold=10,100"])
+        grid.grid(source, ["method.name=fedtgp,fedproto", "method.threshold=10,100"])
     assert "method.threshold is not a setting of fedproto." in str(error.value)
     assert "To give it to runs of fedtgp only, write fedtgp:method.threshold=..." in str(error.value)
     assert "This is the run with method.name=fedproto method.threshold=10." in str(error.value)
     with pytest.raises(ConfigError) as error:  # which no method has
-        sweep.grid(source, ["method.name=fedtgp,fedproto", "method.treshold=10"])
+        grid.grid(source, ["method.name=fedtgp,fedproto", "method.treshold=10"])
     assert "only, write" not in str(error.value)
 
 
@@ -326,13 +327,13 @@ def test_a_sweep_file_that_is_not_ours_is_refused(command: Command, tmp_path: Pa
 
 def test_worker_processes_serve_run_after_run(command: Command, monkeypatch: pytest.MonkeyPatch):
     seen = []
-    end = Lines.end
+    end = SweepLines.end
 
-    def look(self: Lines, outcome: Outcome) -> None:
+    def look(self: SweepLines, outcome: SweepOutcome) -> None:
         seen.append([process.process.pid for process in pool._all if not process.dead])
         end(self, outcome)
 
-    monkeypatch.setattr(Lines, "end", look)
+    monkeypatch.setattr(SweepLines, "end", look)
     done = command("engine.name=processes", "engine.workers=1", "method.name=fedproto,local", "rounds=1")
     assert done.code == 0 and len(seen) == 2 and seen[0] == seen[1] and len(seen[0]) >= 1
 
@@ -340,12 +341,12 @@ def test_worker_processes_serve_run_after_run(command: Command, monkeypatch: pyt
 # Displays
 
 
-def entry(name: str = "fedproto-s1") -> Entry:
-    return Entry(name, (), experiment_from_table({"rounds": 8}))
+def entry(name: str = "fedproto-s1") -> SweepRun:
+    return SweepRun(name, (), experiment_from_table({"rounds": 8}))
 
 
-def ended(seconds: float, accuracy: float = 0.5) -> Outcome:
-    return Outcome(entry(), {"accuracy": accuracy, "cost": {"seconds": seconds}})
+def ended(seconds: float, accuracy: float = 0.5) -> SweepOutcome:
+    return SweepOutcome(entry(), {"accuracy": accuracy, "cost": {"seconds": seconds}})
 
 
 def record(round: int) -> Record:
@@ -353,18 +354,18 @@ def record(round: int) -> Record:
 
 
 def test_the_time_left_is_that_of_the_runs_so_far():
-    shown = Silent(Console(file=StringIO()), 6)
+    shown = SweepQuiet(Console(file=StringIO()), 6)
     assert shown.state == "0/6 done" and shown.left() is None
     shown.end(ended(10.0))
     shown.end(ended(20.0))
-    shown.end(Outcome(entry(), None, "no"))
+    shown.end(SweepOutcome(entry(), None, "no"))
     assert shown.left() == 45.0  # three runs of 15 s
     assert shown.state == "2/6 done, 1 failed, about 45 s left"
     assert [duration(seconds) for seconds in (99, 600, 9000)] == ["99 s", "10 min", "2.5 h"]
 
 
 def test_a_log_file_gets_a_line_for_each_quarter_and_each_run():
-    shown = Lines(Console(file=StringIO(), width=40), 2)
+    shown = SweepLines(Console(file=StringIO(), width=40), 2)
     shown.start(entry())
     for round in range(1, 9):
         shown.record(record(round))
@@ -381,17 +382,17 @@ def test_a_log_file_gets_a_line_for_each_quarter_and_each_run():
 def test_a_terminal_shows_the_sweep_and_the_run_as_bars():
     console = Console(force_terminal=True, file=StringIO(), width=120)
     with board(console, 3, quiet=False) as shown:
-        assert isinstance(shown, Live)
+        assert isinstance(shown, SweepLive)
         shown.start(entry())
         shown.record(record(5))
         shown.progress.refresh()
         shown.end(ended(60.0, 0.25))
-        shown.end(Outcome(entry("local-s1"), None, "ConfigError: no"))
+        shown.end(SweepOutcome(entry("local-s1"), None, "ConfigError: no"))
         shown.progress.refresh()
     plain = Text.from_ansi(console.file.getvalue()).plain
     assert re.search(r"fedproto-s1 .* 5/8 rounds", plain) and re.search(r"runs .* 2/3 1/3 done, 1 failed, about", plain)
     assert "fedproto-s1  accuracy 25.0 %  60 s" in plain and "local-s1  failed: ConfigError: no" in plain
-    assert type(board(console, 3, quiet=True)) is Silent
+    assert type(board(console, 3, quiet=True)) is SweepQuiet
 
 
 def test_an_error_is_told_in_a_line():
@@ -406,13 +407,13 @@ def test_an_error_is_told_in_a_line():
 
 def test_a_range_is_logarithmic_if_it_is_wide():
     wide, narrow, zero = (search.dimension(f"training.lr={ends}") for ends in ("0.001..0.1", "1..10", "0..100"))
-    assert wide == Range("training.lr", 0.001, 0.1, whole=False) and wide.log
-    assert narrow == Range("training.lr", 1, 10, whole=True) and not narrow.log and not zero.log
+    assert wide == RangeOf("training.lr", 0.001, 0.1, whole=False) and wide.log
+    assert narrow == RangeOf("training.lr", 1, 10, whole=True) and not narrow.log and not zero.log
     assert str(wide) == "training.lr in 0.001..0.1 (log-uniform)"
     assert str(narrow) == "training.lr in 1..10 (uniform, whole)"
-    assert search.dimension("method.pull=1,10") == Choice("method.pull", ("1", "10"))
+    assert search.dimension("method.pull=1,10") == ChoiceOf("method.pull", ("1", "10"))
     assert (wide.text(0.0123456), wide.text(0.0999999), narrow.text(3)) == ("0.01235", "0.1", "3")
-    assert Range("a", 0.123446, 1.0, whole=False).text(0.1234461) == "0.123446"  # rounding does not leave the range
+    assert RangeOf("a", 0.123446, 1.0, whole=False).text(0.1234461) == "0.123446"  # rounding does not leave the range
 
 
 @pytest.mark.parametrize(
@@ -451,7 +452,7 @@ def test_a_search_without_its_extra_says_what_to_install(command: Command, monke
 
 def test_proposals_go_where_values_were_high():
     pytest.importorskip("optuna")
-    space = [Range("a", 0.0, 1.0, whole=False), Choice("b", ("x", "y"))]
+    space = [RangeOf("a", 0.0, 1.0, whole=False), ChoiceOf("b", ("x", "y"))]
     history = [({"a": i / 20, "b": "xy"[i % 2]}, 1 - abs(i / 20 - 0.8) - 0.5 * (i % 2)) for i in range(20)]
     found = [dict(change.split("=") for change in search.propose(space, history, seed)) for seed in range(20)]
     assert sum(abs(float(place["a"]) - 0.8) < 0.25 for place in found) > 12  # by chance 9 of 20

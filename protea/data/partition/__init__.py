@@ -1,0 +1,1 @@
+"""Who has which samples, and which of these are for training, validation and test."""

@@ -1,12 +1,13 @@
 """Federations over a network, carried by Flower's SuperLink and SuperNodes.
 
-    programs.py  start Flower's own programs; they end with the process that started them
-    tasks.py     who may take Flower's tasks, and signs of life while one is worked on
-    codec.py     our bytes in Flower's records, and back
-    link.py      a SuperLink, and this process as the server side of a run on it
-    node.py      a SuperNode, and this process as its client side
-    grid.py      the engine: jobs to nodes, replies from them, with deadline and retries
-    engine.py    a whole deployment on this machine, for experiments with engine.name=flower
+    programs.py    start Flower's own programs; they end with the process that started them
+    tasks.py       who may take Flower's tasks, and signs of life while one is worked on
+    codec.py       our bytes in Flower's records, and back
+    link.py        a SuperLink, and this process as the server side of a run on it
+    node.py        a SuperNode, and this process as its client side
+    grid.py        the engine: jobs to nodes, replies from them, with deadline and retries
+    node_queue.py  which jobs wait, which are on their way, which were lost
+    engine.py      a whole deployment on this machine, for experiments with engine.name=flower
 
 Flower carries messages, encrypts them, tells who sent them, and notices who is gone.  It runs
 no code of ours: the server and the clients are processes that Protea starts, which take

@@ -14,11 +14,12 @@ RECORD, ARRAY, KIND = "protea", "message", "protea.safetensors"
 
 
 def wrap(message: bytes) -> RecordDict:
+    """Put a message of ours into a record of Flower's."""
     return RecordDict({RECORD: ArrayRecord({ARRAY: Array("uint8", (len(message),), KIND, message)})})
 
 
 def unwrap(content: RecordDict, limit: int) -> bytes:
-    """:class:`PayloadError` for what :func:`wrap` did not make, or not of ``limit`` bytes at most."""
+    """Take our message out of a record; :class:`PayloadError` for any other record, or more than ``limit`` bytes."""
     record = content.get(RECORD) if content.keys() == {RECORD} else None
     array = record.get(ARRAY) if isinstance(record, ArrayRecord) and record.keys() == {ARRAY} else None
     if not isinstance(array, Array) or array.stype != KIND:

@@ -18,17 +18,17 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from protea.clients.durable import Station
-from protea.clients.state_files import carry_clients
-from protea.clients.worker import Worker
+from protea.clients.durable import DurableWorker, save_newest
+from protea.clients.plan import WorkerPlan
 from protea.config.sections import Engine
 from protea.core.errors import PayloadError
 from protea.core.payload import to_bytes
+from protea.engines.base import EngineBase
 from protea.engines.flower.grid import Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.flower.node import Node, attend
 from protea.engines.flower.programs import free_port
-from protea.engines.messages import joined, parted
+from protea.engines.messages import job_from_bytes, joined, parted, reply_to_bytes
 from protea.engines.processes.forkserver import processes
 from protea.engines.processes.pool import cores, sendable
 from protea.federation.jobs import Job, Reply, Watch, ignore
@@ -56,24 +56,26 @@ class Deployment:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Flower:
+class Flower(EngineBase):
     """A Flower deployment on this machine, for testing; client *i* is at node *i* modulo ``workers``."""
 
-    def __init__(self, worker: Worker, settings: Engine | None = None, deployment: Deployment | None = None) -> None:
+    def __init__(self, plan: WorkerPlan, settings: Engine | None = None, deployment: Deployment | None = None) -> None:
         self.settings = settings or Engine()
-        self.settings.refuse_cluster()
+        self.check(self.settings)
         self.folder = Path(tempfile.mkdtemp(prefix="protea-"))
         self.first: Path | None = None  # where clients were saved by an earlier run
         self.hosts: list[BaseProcess] = []
-        self.lent = deployment is not None
+        self.lent = deployment is not None  # it is not ours to close
         self.deployment = deployment or Deployment(self.settings.workers or cores())
         self.count = len(self.deployment.nodes)
         try:
             limit = self.settings.limit or math.inf
-            self.network = Network(self.deployment.link, self._place, _name, limit, self.settings.retries, sys.maxsize)
+            self.network = Network(
+                self.deployment.link, self._node_of, _name, limit, self.settings.retries, sys.maxsize
+            )
             self.network.meanwhile = self._revive
-            with sendable(worker):
-                self.plan = worker.plan(self.folder, self.count)
+            with sendable(plan):
+                self.sent = plan.for_processes(self.folder, self.count)
                 self._start()
         except BaseException:
             self.close()
@@ -89,9 +91,8 @@ class Flower:
                 self.hosts[k] = self._host(k)
 
     def save(self, directory: Path) -> None:
-        for home in sorted(self.folder.glob("clients-*/client-*")):
-            if states := sorted(home.glob("[0-9]*")):
-                carry_clients(states[-1], directory)
+        for clients in sorted(self.folder.glob("clients-*")):
+            save_newest(clients, directory)
 
     def load(self, directory: Path) -> None:
         self._stop()
@@ -106,7 +107,7 @@ class Flower:
             self.deployment.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _place(self, client: int) -> int:
+    def _node_of(self, client: int) -> int:
         return client % self.count
 
     def _start(self) -> None:
@@ -114,7 +115,7 @@ class Flower:
 
     def _host(self, k: int) -> BaseProcess:
         node = self.deployment.nodes[k]
-        given = (self.plan, k, node.address, node.folder, self.folder / f"clients-{k}", self.first)
+        given = (self.sent, k, node.address, node.folder, self.folder / f"clients-{k}", self.first)
         process: BaseProcess = processes().Process(target=host, args=given, daemon=True, name=f"protea-{k}")
         process.start()
         return process
@@ -126,22 +127,23 @@ class Flower:
         self.hosts = []
 
 
-def host(plan: dict[str, Any], number: int, address: str, folder: Path, clients: Path, first: Path | None) -> None:
-    """The life of a node's client process."""
+def host(plan: WorkerPlan, number: int, address: str, folder: Path, clients: Path, first: Path | None) -> None:
+    """Answer the messages of a node, for ever.  This is the whole life of its client process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
     threading.Thread(target=end_with_parent, daemon=True).start()
-    station = Station(Worker(**plan), clients, first)
-    station.tidy()
+    worker = DurableWorker(plan, clients, reply_to_bytes, first)
+    worker.store.tidy()
 
     def handle(kind: str, message: bytes) -> bytes:
         if kind == "hello":
             return to_bytes({}, node=number)
-        return joined([station.answer(part) for part in parted(message)])
+        return joined([worker.answer(job_from_bytes(part), part) for part in parted(message)])
 
     attend(address, folder, handle)
 
 
 def end_with_parent() -> None:
+    """Wait for the end of the process that started this one, and end as well."""
     parent = mp.parent_process()
     if parent is not None:
         parent.join()
@@ -149,6 +151,7 @@ def end_with_parent() -> None:
 
 
 def _name(node: NodeInfo, about: Mapping[str, Any]) -> int:
+    """Give the number that a node says it has."""
     number = about.get("node")
     if not isinstance(number, int):
         raise PayloadError(f"a node says that it is {number!r}.")

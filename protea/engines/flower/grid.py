@@ -1,6 +1,6 @@
 """The engine: jobs to nodes, and replies from them, over a grid of Flower's.
 
-Own polling: Flower's ``send_and_receive`` sleeps three seconds at a time, and waits for all.
+Replies are looked for here: Flower's ``send_and_receive`` sleeps three seconds at a time, and waits for all.
 A reply belongs to the message that it answers, whoever claims to have sent it.  A message
 whose node was started anew, or was away too long, is sent again: clients answer a second time
 without a second training.
@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from flwr.app import Message
@@ -23,13 +21,15 @@ from flwr.serverapp import Grid
 
 from protea.core.errors import PayloadError, ProteaError
 from protea.core.payload import HEADER, from_bytes, shortened, to_bytes
+from protea.engines.base import EngineBase
 from protea.engines.flower.codec import unwrap, wrap
+from protea.engines.flower.node_queue import NodeQueue
 from protea.engines.messages import job_to_bytes, joined, parted, readable, reply_from_bytes
 from protea.federation.jobs import Job, Reply, Watch, ignore
 
 POLL = 0.1  # seconds between looks for replies
-LOOK = 1.0  # and for nodes
-DAY = 86_400.0
+LOOK = 1.0  # seconds between looks for nodes
+DAY = 86_400.0  # seconds
 ASKED = 60.0  # seconds that a node has to say who it is
 CONNECT = 10  # tries to connect anew
 BROKEN = 1000  # code of an error: a reply came that cannot be read
@@ -37,7 +37,7 @@ SAID = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, BROKEN)  # codes of errors that a
 
 
 class NodeInfo(Protocol):
-    """What Flower says of a node, as far as it is used here."""
+    """What Flower says of a node; of that, what is used here."""
 
     node_id: int
     public_key: bytes
@@ -45,37 +45,27 @@ class NodeInfo(Protocol):
 
 
 class Carrier(Protocol):
-    """What is below the engine: a SuperLink, or something in this process."""
+    """What carries the engine's messages: a SuperLink, or in tests something in this process."""
 
     def open(self) -> Grid:
-        """Connect, or connect anew."""
+        """Connect, or connect again."""
         ...
 
     def nodes(self) -> Sequence[NodeInfo]:
-        """The nodes that are there."""
+        """Give the nodes that are connected."""
         ...
 
     def close(self) -> None: ...
 
     @property
     def lost(self) -> tuple[type[Exception], ...]:
-        """What is raised when the connection is gone."""
+        """The exceptions that are raised when the connection is gone."""
         ...
 
 
 @dataclass
-class Sent:
-    """Jobs on their way, all to one node."""
-
-    jobs: list[Job]
-    place: int
-    node: int
-    since: str  # when that node was started
-
-
-@dataclass
-class Network:
-    """An engine whose clients are at nodes.
+class Network(EngineBase):
+    """An engine whose clients are at nodes, and keep their own state there.
 
     ``place(client)`` is the name of the node that has the client; ``name(node, about)`` the name of a node that has
     said hello, or a :class:`PayloadError` for one that is not wanted.
@@ -85,18 +75,18 @@ class Network:
     place: Callable[[int], int]
     name: Callable[[NodeInfo, Mapping[str, Any]], int]
     deadline: float = math.inf  # seconds for a client's answer
-    retries: int = 3  # for a message that was lost with its node
-    limit: int = 256 * 2**20  # bytes of an upload
+    retries: int = 3  # of a message that was lost with its node
+    limit: int = 256 * 2**20  # most bytes of an upload
     sign: Callable[[str, bytes], bytes] = lambda kind, message: message
     hello: Mapping[str, Any] = field(default_factory=dict)  # what nodes are told when they are asked who they are
-    meanwhile: Callable[[], None] = lambda: None  # done while answers are waited for
+    meanwhile: Callable[[], None] = lambda: None  # called again and again while answers are waited for
 
     def __post_init__(self) -> None:
         self.there: dict[int, NodeInfo] = {}  # nodes that are there, by Flower's id
         self.named: dict[int, tuple[int, str]] = {}  # names of nodes that have said hello, and when they were started
         self.asked: dict[str, tuple[int, float]] = {}  # nodes that were asked who they are, and until when
         self.strangers: dict[int, tuple[str, float]] = {}  # nodes that are not wanted, why, and until when
-        self.looked = -math.inf
+        self.looked = -math.inf  # when nodes were last looked for
         self.grid = self.carrier.open()
 
     @property
@@ -105,7 +95,7 @@ class Network:
         return {name: node for node, (name, _) in self.named.items() if node in self.there}
 
     def meet(self) -> None:
-        """See which nodes are there, and who they are."""
+        """Find out which nodes are there, and who they are."""
         with self.connected():
             self._look()
             self._greet(self.grid.pull_messages(list(self.asked)) if self.asked else [])
@@ -129,66 +119,57 @@ class Network:
 
     def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
         replies = []
-        for reply in self._play(jobs):
+        for reply in self._replies(jobs):
             replies.append(reply)
             watch(reply)
         return sorted(replies, key=lambda reply: reply.client)
 
-    def _play(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        waiting, sent = self._by_place(jobs), dict[str, Sent]()
-        losses: Counter[int] = Counter()
-        end = time.monotonic() + self.deadline
-        while waiting or sent:
+    def _replies(self, jobs: Sequence[Job]) -> Iterator[Reply]:
+        """Send jobs and look for answers until all are there, or the deadline is over; give replies as they come."""
+        queue = NodeQueue(jobs, self.place, self.retries, self.deadline)
+        while queue:
             self.meanwhile()
-            with self.connected(waiting, sent):
-                self._look()
-                self._send(waiting, sent, end)
-                found = list(self.grid.pull_messages([*sent, *self.asked])) if sent or self.asked else []
-                self._greet(found)
-                for message in found:
-                    if (was := sent.pop(message.metadata.reply_to_message_id, None)) is None:
-                        continue
-                    if message.has_error() and message.error.code not in SAID:
-                        waiting[was.place] = was.jobs
-                        losses[was.place] += 1
-                    else:
-                        yield from self._read(was.jobs, message)
-                for identity, was in list(sent.items()):
-                    if was.node in self.there and self.there[was.node].last_activated_at != was.since:
-                        waiting[was.place] = sent.pop(identity).jobs
-                        losses[was.place] += 1
-            for place in list(waiting):
-                if losses[place] > self.retries:
-                    lost = f"its node was lost {losses[place]} times while it worked."
-                    yield from (replace(failed(job, lost), away=True) for job in waiting.pop(place))
-            if time.monotonic() > end:
-                late = [*waiting.values(), *(was.jobs for was in sent.values())]
-                why = f"no answer within {self.deadline:g} s (deadline)."
-                yield from (replace(failed(job, why), away=True) for jobs in late for job in jobs)
-                return
-            if waiting or sent:
+            replies: list[Reply] = []
+            with self.connected(queue):
+                replies = self._exchange(queue)
+            yield from replies
+            for job, times in queue.give_up():
+                yield replace(failed(job, f"its node was lost {times} times while it worked."), away=True)
+            for job in queue.expire():
+                yield replace(failed(job, f"no answer within {self.deadline:g} s (deadline)."), away=True)
+            if queue:
                 time.sleep(POLL)
 
-    def _by_place(self, jobs: Sequence[Job]) -> dict[int, list[Job]]:
-        """What goes to one node goes in one message."""
-        found: dict[int, list[Job]] = {}
-        for job in sorted(jobs, key=lambda job: job.client):
-            found.setdefault(self.place(job.client), []).append(job)
-        return found
-
-    def _send(self, waiting: dict[int, list[Job]], sent: dict[str, Sent], end: float) -> None:
-        ttl = min(DAY, max(1.0, end - time.monotonic()))
-        for place, node in self.online.items():
-            if (jobs := waiting.get(place)) is None:
+    def _exchange(self, queue: NodeQueue) -> list[Reply]:
+        """Send what can be sent, and give the replies that have come."""
+        self._look()
+        self._send(queue)
+        asked = [*queue.sent, *self.asked]
+        found = list(self.grid.pull_messages(asked)) if asked else []
+        self._greet(found)
+        replies: list[Reply] = []
+        for message in found:
+            if (sent := queue.answer(message.metadata.reply_to_message_id)) is None:
                 continue
+            if message.has_error() and message.error.code not in SAID:
+                queue.lose(sent)
+            else:
+                replies += self._read(sent.jobs, message)
+        queue.lose_restarted({node: info.last_activated_at for node, info in self.there.items()})
+        return replies
+
+    def _send(self, queue: NodeQueue) -> None:
+        """Send each node that is there the jobs that wait for it."""
+        ttl = min(DAY, max(1.0, queue.left))
+        for place, node, jobs in list(queue.due(self.online)):
             content = wrap(self.sign("job", joined([job_to_bytes(job) for job in jobs])))
             message = Message(content, node, "query.job", ttl=ttl, group_id=str(jobs[0].round))
             (identity,) = self.grid.push_messages([message])
             if identity:  # else the node has just left
-                sent[identity] = Sent(waiting.pop(place), place, node, self.there[node].last_activated_at)
+                queue.send(identity, place, node, self.there[node].last_activated_at)
 
     def _read(self, jobs: Sequence[Job], message: Message) -> Iterator[Reply]:
-        """The replies to the jobs of one message."""
+        """Give the replies to the jobs of one message."""
         if message.has_error():
             why = shortened(readable(str(message.error.reason)))
             if message.error.code == BROKEN:
@@ -233,6 +214,7 @@ class Network:
                 self.asked[identity] = node, self.looked + ASKED
 
     def _greet(self, messages: Iterable[Message]) -> None:
+        """Note the names of nodes that have said who they are."""
         for message in messages:
             node, _ = self.asked.pop(message.metadata.reply_to_message_id, (None, 0.0))
             if node is None or node not in self.there:
@@ -246,20 +228,18 @@ class Network:
                 self.strangers[node] = str(error), time.monotonic() + ASKED
 
     @contextmanager
-    def connected(
-        self, waiting: dict[int, list[Job]] | None = None, sent: dict[str, Sent] | None = None
-    ) -> Iterator[None]:
-        """If the connection is lost within, connect anew; what was on its way is sent again."""
+    def connected(self, queue: NodeQueue | None = None) -> Iterator[None]:
+        """If the connection is lost within, connect anew; jobs of the queue that were on their way are sent again."""
         try:
             yield
         except self.carrier.lost:
             self.asked.clear()
-            if waiting is not None and sent is not None:
-                waiting |= {was.place: was.jobs for was in sent.values()}
-                sent.clear()
+            if queue is not None:
+                queue.send_again()
             self._connect()
 
     def _connect(self) -> None:
+        """Open the connection anew; a server that was started anew takes a while."""
         for left in reversed(range(CONNECT)):
             time.sleep(LOOK)
             try:
@@ -269,19 +249,15 @@ class Network:
                 if not left:
                     raise ProteaError(f"The SuperLink cannot be reached: {type(error).__name__}: {error}") from error
 
-    # Clients keep their own state.
-
-    def save(self, directory: Path) -> None: ...
-
-    def load(self, directory: Path) -> None: ...
-
     def close(self) -> None:
         self.carrier.close()
 
 
 def failed(job: Job, why: str) -> Reply:
+    """Give the reply to a job that came to nothing."""
     return Reply(job.client, job.round, error=f"client {job.client}, round {job.round}: {why}")
 
 
 def refused(job: Job, error: PayloadError) -> Reply:
+    """Give the reply to a job whose answer cannot be read."""
     return Reply(job.client, job.round, error=str(error), refused=True)

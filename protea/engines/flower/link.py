@@ -63,7 +63,7 @@ clientapp = "protea_app:client"
 
 @dataclass(frozen=True)
 class Tls:
-    """Files of the server: who vouches for it, its certificate, and the key to that."""
+    """Files of the server: the authority's certificate, its own certificate, and the key to that."""
 
     ca: Path
     certificate: Path
@@ -71,7 +71,7 @@ class Tls:
 
 
 class PatientGrid(HttpGrid):
-    """A grid on which nobody waits for a reply that does not come to its end.
+    """A grid on which nobody waits for a reply that is never complete.
 
     A node that dies while it sends a reply leaves one that is announced and never complete; Flower would wait two
     hours for the rest, and meanwhile take no other.  Here each message is pulled by a thread of its own.
@@ -90,7 +90,7 @@ class PatientGrid(HttpGrid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Those that are complete by now."""
+        """Give the replies to these messages that are complete by now."""
         wanted, found = set(message_ids), []
         self.pushed = {identity: message for identity, message in self.pushed.items() if identity in wanted}
         for identity in wanted - self.busy:
@@ -136,12 +136,12 @@ class Link:
 
     @property
     def address(self) -> str:
-        """Where this process reaches it."""
+        """The address at which this process reaches it."""
         host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def open(self) -> HttpGrid:
-        """Have the SuperLink up, with a run on it that is ours; a dead one is started anew."""
+        """Start the SuperLink if it is not running, begin a run on it, and connect to that run as its server."""
         self._leave()
         if self.program is None or not self.program.alive:
             self._start()
@@ -179,12 +179,12 @@ class Link:
             self.register(self.keys)
 
     def nodes(self) -> list[NodeInfo]:
-        """The nodes that are there just now."""
+        """Give the nodes that are connected now."""
         assert self.grid is not None
         return [node for node in self.grid.get_nodes() if node.status == "online"]
 
     def register(self, keys: Mapping[str, bytes]) -> None:
-        """Let just these nodes connect: public keys (PEM) by name.  One that is not among them is put out."""
+        """Let just these nodes connect: public keys (PEM) by name.  Any other node is disconnected."""
         with self.control() as control:
             known = {
                 node.public_key: node.node_id
@@ -239,7 +239,7 @@ class Link:
         self.program.refuse_dead()  # another program may have answered there
 
     def _token(self) -> str:
-        """By which this process is the server of our run."""
+        """Get the token by which this process is the server of our run."""
         with closing(taker(self.address, self.folder, self.tls is None, self._trusted())) as client:
             end = time.monotonic() + START
             while time.monotonic() < end:

@@ -71,7 +71,7 @@ def attend(address: str, folder: Path, handle: Handle) -> None:
 
 
 def work(address: str, token: str, handle: Handle) -> None:
-    """One message and its answer.  Whatever happens, an answer is sent: a node that gets none stands still for ever."""
+    """Answer one message.  Whatever happens, an answer is sent: a node that gets none stands still for ever."""
     with closing(worker(address, token)) as client:
         pulse = heartbeat(client)
         pulse.start()
@@ -84,7 +84,7 @@ def work(address: str, token: str, handle: Handle) -> None:
 
 
 def answered(message: Message, handle: Handle) -> Message:
-    """What is sent back: an answer, or an error that says why there is none."""
+    """Give what is sent back: an answer, or an error that says why there is none."""
     try:
         kind = message.metadata.message_type.rpartition(".")[2]
         content: RecordDict = wrap(handle(kind, unwrap(message.content, LIMIT)))
@@ -96,4 +96,5 @@ def answered(message: Message, handle: Handle) -> Message:
 
 
 def refusal(message: Message, why: str) -> Message:
+    """Give the error that answers a message."""
     return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=why[:10_000]), reply_to=message)

@@ -61,13 +61,14 @@ class Program:
         return self.process.poll() is None
 
     def said(self, lines: int = 12) -> str:
-        """The end of what it wrote since it was started."""
+        """Give the last lines that it wrote since it was started."""
         with self.log.open("rb") as file:
             file.seek(self.start)
             text = re.sub(r"\x1b\[\d*m", "", file.read().decode(errors="replace"))  # colours
         return "\n".join(text.strip().splitlines()[-lines:])
 
     def refuse_dead(self) -> None:
+        """Raise :class:`ProteaError` with its last words if it has ended."""
         if not self.alive:
             raise ProteaError(
                 f"{self.name} ended (exit code {self.process.returncode}).  The end of {self.log}:\n{self.said()}"
@@ -84,7 +85,7 @@ class Program:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """One that nobody listens on just now."""
+    """Give a port that nobody listens on just now."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]

@@ -20,7 +20,7 @@ from protea.core.files import write_text
 
 
 def make_secret(folder: Path) -> Path:
-    """What a process must know to take tasks, in a file that only its owner can read."""
+    """Write the secret that a process needs to take tasks, to a file that only its owner can read; give its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "secret"
     if not path.exists():
@@ -33,7 +33,7 @@ def make_secret(folder: Path) -> Path:
 
 
 def taker(address: str, folder: Path, insecure: bool = True, trusted: bytes | None = None) -> RuntimeHttpClient:
-    """A connection by which tasks are taken."""
+    """Open a connection by which tasks are taken."""
     signed = SuperExecAuthHttpInterceptor(
         master_secret=(folder / "secret").read_bytes(),
         protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"}),
@@ -43,13 +43,13 @@ def taker(address: str, folder: Path, insecure: bool = True, trusted: bytes | No
 
 
 def worker(address: str, token: str) -> RuntimeHttpClient:
-    """A connection by which the client side of a node's task is done."""
+    """Open a connection by which the client side of a node's task is done."""
     version = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
     return RuntimeHttpClient.from_server_address(address, True, None, [version, RuntimeTokenHttpInterceptor(token)])
 
 
 def heartbeat(client: RuntimeHttpClient) -> HeartbeatSender:
-    """Signs of life for a task, sent until told to stop.  A task that is lost is noticed by whoever works on it."""
+    """Make the sender of a task's signs of life.  That a task is lost is noticed by whoever works on it."""
 
     def beat() -> bool:
         try:

@@ -1,0 +1,1 @@
+"""Many processes on this machine, clients pinned to them."""

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def processes() -> Any:
-    """How processes are started: from one that has torch in place, where the system can."""
+    """Give the context that starts processes: from one that has torch in place, where the system can."""
     if sys.platform == "win32":
         return mp.get_context("spawn")
     context = mp.get_context("forkserver")
@@ -17,7 +17,7 @@ def processes() -> Any:
     return context
 
 
-def warm() -> None:
+def start_forkserver() -> None:
     """Start the process that others come from; it imports torch while this one does other things."""
     if isinstance(processes(), mp.context.ForkServerContext):
         forkserver.ensure_running()

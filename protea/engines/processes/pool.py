@@ -16,14 +16,15 @@ from typing import Any
 
 import torch
 
+from protea.clients.plan import WorkerPlan
 from protea.clients.worker import Worker
 from protea.core.errors import CheckpointError, ConfigError
 from protea.engines.messages import job_from_bytes, reply_to_bytes
 from protea.engines.processes.forkserver import processes
 
 
-class Process:
-    """One worker process, seen from outside."""
+class WorkerProcess:
+    """One worker process, as the engine sees it."""
 
     def __init__(self, context: Any) -> None:
         theirs: Connection
@@ -33,24 +34,33 @@ class Process:
         self.process.start()
         theirs.close()
         self.dead = False
-        self.taken = True  # by an engine
+        self.taken = True  # an engine uses it
 
     def alive(self) -> bool:
         return self.process.is_alive()
 
+    def lend(self) -> None:
+        """Let an engine use it, and no other."""
+        self.taken = True
+
+    def give_back(self) -> None:
+        """Let another engine use it."""
+        self.taken = False
+
     def tell(self, verb: str, what: object) -> None:
+        """Send an order, and do not wait."""
         with suppress(BrokenPipeError, ConnectionResetError):  # a dead process is noticed when it should answer
             self.pipe.send((verb, what))
 
     def hear(self) -> bytes | None:
-        """The next answer; ``None`` if the process is gone."""
+        """Give the next answer; ``None`` if the process is gone."""
         try:
             return self.pipe.recv_bytes()
         except (EOFError, ConnectionResetError):
             return None
 
     def ask(self, verb: str, what: object) -> None:
-        """Tell, and wait until it is done."""
+        """Send an order, and wait until it is done."""
         if self.dead:
             return
         self.tell(verb, what)
@@ -93,33 +103,33 @@ class Process:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
-def sendable(worker: Worker) -> Iterator[None]:
-    """Within, the plan of a worker is sent to other processes; what cannot be is an error that says what to do."""
+def sendable(plan: WorkerPlan) -> Iterator[None]:
+    """Within, a plan is sent to other processes; what cannot be sent is an error that says what to do."""
     try:
         yield
     except (PicklingError, AttributeError, TypeError) as error:
         raise ConfigError(
-            f"{type(worker.method).__name__} and its clients cannot be sent to other processes: {error}\n"
+            f"{type(plan.method).__name__} and its clients cannot be sent to other processes: {error}\n"
             f"  Define the class at the top of a file, not in a function or a notebook; or set engine.name=inline."
         ) from error
 
 
-_all: list[Process] = []
+_all: list[WorkerProcess] = []
 
 
-def pool(workers: int) -> list[Process]:
-    """``workers`` processes that no other engine has: those that are there, and new ones where needed."""
+def pool(workers: int) -> list[WorkerProcess]:
+    """Give ``workers`` processes that no other engine uses: those that are there, and new ones where needed."""
     _all[:] = [process for process in _all if not process.dead and process.process.is_alive()]
     free = [process for process in _all if not process.taken][:workers]
-    new = [Process(processes()) for _ in range(workers - len(free))]
+    new = [WorkerProcess(processes()) for _ in range(workers - len(free))]
     _all.extend(new)
     for process in free:
-        process.taken = True
+        process.lend()
     return free + new
 
 
@@ -131,7 +141,7 @@ def shutdown() -> None:
 
 
 def serve(pipe: Connection) -> None:
-    """The life of a worker process."""
+    """Do what the engine orders, for as long as it is there.  This is the whole life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
     torch.set_num_threads(1)
     worker: Worker | None = None
@@ -151,15 +161,18 @@ def serve(pipe: Connection) -> None:
             pipe.send_bytes(reply_to_bytes(worker.run(job_from_bytes(what))))
             continue
         try:
-            if verb == "move":
-                folder, sys.path[:] = what
-                os.chdir(folder)
-            elif verb == "open":
-                worker = Worker(**what)
-            elif verb == "close":
-                worker = None
-            elif worker is not None:
-                getattr(worker, verb)(what)  # save, load
+            match verb:
+                case "move":
+                    folder, sys.path[:] = what
+                    os.chdir(folder)
+                case "open":
+                    worker = Worker(what)
+                case "close":
+                    worker = None
+                case "save" if worker is not None:
+                    worker.save(what)
+                case "load" if worker is not None:
+                    worker.load(what)
             pipe.send_bytes(b"")
         except Exception as error:
             pipe.send_bytes(f"{type(error).__name__}: {error}".encode())

@@ -1,7 +1,8 @@
 """Clients in actors of Ray, on this machine or on a cluster.
 
     cluster.py   the Ray that is used: one by address, or one that is started here, on loopback
-    seat.py      what runs in an actor: a worker
+    actor.py     what runs in an actor: a worker
+    handle.py    an actor as the engine sees it
     engine.py    the engine: actors, data on every node, jobs and state
 
 The nodes of a cluster need share no file system.  The data come to a node once, in parts
@@ -11,7 +12,7 @@ run, and since a mapped file gives tensors without a copy.  Clients' state comes
 driver when it is saved, and goes from there to where a client lives next.
 
 What crosses the network between our own processes: jobs, replies and state as safetensors
-bytes, and once per run the recipe by which clients are built, by Ray's own serialisation.
+bytes, and once per run the plan by which clients are built, by Ray's own serialisation.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _users = 0  # engines that use a Ray which one of them has started
 
 
 def enter(settings: Engine) -> None:
-    """Have Ray at hand.  One that this process has already is used as it is."""
+    """Connect to the Ray that the settings name, or start one.  A Ray that this process uses already stays in use."""
     global _users
     if settings.address.startswith("ray://"):
         raise ConfigError(
@@ -60,7 +60,7 @@ def enter(settings: Engine) -> None:
 
 
 def leave() -> None:
-    """The last engine to leave ends a Ray, or the connection to one, that was opened for them."""
+    """Disconnect.  The last engine to leave ends the Ray, or the connection to it, that :func:`enter` opened."""
     global _users
     if _users:
         _users -= 1
@@ -69,7 +69,7 @@ def leave() -> None:
 
 
 def knock(address: str) -> None:
-    """Raise unless somebody listens there, which Ray itself would find out after minutes only."""
+    """Raise :class:`OSError` unless somebody listens at an address, which Ray itself notices after minutes only."""
     host, colon, port = address.rpartition(":")
     if colon:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -77,7 +77,7 @@ def knock(address: str) -> None:
 
 @contextmanager
 def loopback() -> Iterator[None]:
-    """Within, Ray takes 127.0.0.1 for what it is, as it does on macOS and Windows.
+    """Let Ray, within, listen on this machine only, as it does on macOS and Windows.
 
     Otherwise it would listen to the whole network, and whoever can talk to Ray can run code.
     """
@@ -90,7 +90,7 @@ def loopback() -> Iterator[None]:
 
 
 def gpu_share(gpus: int, workers: int) -> float:
-    """Of a GPU, for each of the workers, so that all of them fit: no actor is on two GPUs.
+    """Give the part of a GPU for each worker, so that all of them fit and none is on two GPUs.
 
     >>> gpu_share(1, 4), gpu_share(2, 3), gpu_share(4, 2), gpu_share(0, 2)
     (0.25, 0.5, 1.0, 0.0)
@@ -99,11 +99,12 @@ def gpu_share(gpus: int, workers: int) -> float:
 
 
 def living() -> dict[str, bool]:
-    """Of the nodes that Ray takes to be alive, whether they answer: it may know after a while only that one is gone."""
+    """Give for each node that Ray takes to be alive whether it answers: Ray notices late that a node is gone."""
     return {node["NodeID"]: answers(node) for node in ray.nodes() if node["Alive"]}
 
 
 def answers(node: dict[str, Any]) -> bool:
+    """Whether a node of Ray's can be reached."""
     try:
         knock(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
     except OSError:
@@ -112,4 +113,5 @@ def answers(node: dict[str, Any]) -> bool:
 
 
 def room_for(needs: dict[str, float], among: dict[str, float]) -> bool:
+    """Whether there is enough of every resource that is needed."""
     return all(among.get(name, 0.0) >= amount for name, amount in needs.items())

@@ -12,18 +12,18 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from protea.clients.plan import WorkerPlan
 from protea.clients.state_files import path_of
-from protea.clients.worker import Worker
 from protea.config.sections import Engine
-from protea.core.errors import CheckpointError, ClientError, ConfigError
-from protea.core.files import write_bytes
+from protea.core.errors import ClientError, ConfigError
 from protea.engines.processes.pool import sendable
-from protea.engines.ray.actor import Seat, versions
+from protea.engines.ray.actor import versions
 from protea.engines.ray.cluster import enter, gpu_share, leave, living, room_for
-from protea.engines.scheduler import Pinned
+from protea.engines.ray.handle import ActorHandle, words
+from protea.engines.scheduler import PinnedEngine
 
 START = 180.0  # seconds within which an actor must have started
 NOTICE = 60.0  # seconds within which Ray must have noticed that a node is gone
@@ -31,81 +31,16 @@ ROOM = 10.0  # seconds to wait for room for an actor that replaces another
 PART = 32 * 2**20  # bytes of a file that travel at once
 
 
-class Actor:
-    """One actor, seen from outside."""
-
-    def __init__(self, gpus: float) -> None:
-        make: Any = ray.remote(Seat)
-        self.seat = make.options(num_cpus=1, num_gpus=gpus, max_restarts=0, scheduling_strategy="SPREAD").remote()
-        self.node = ""
-        self.asked: list[Any] = []  # what it has not answered
-        self.dead = False
-        self.why = "is gone"
-
-    def tell(self, verb: str, *what: object) -> Any:
-        """Have it do something; that it is gone is noticed when it should answer."""
-        self.asked.append(getattr(self.seat, verb).remote(*what))
-        return self.asked[-1]
-
-    def ask(self, verb: str, *what: object) -> Any:
-        """Tell, and give the answer; an error of Ray's if it or anything before it failed."""
-        self.tell(verb, *what)
-        asked, self.asked = self.asked, []
-        return ray.get(asked)[-1]
-
-    def hear(self) -> bytes | None:
-        asked, self.asked = self.asked, []
-        try:
-            answer: bytes = ray.get(asked)[-1]
-        except RayError as error:
-            self.why = words(error)
-            return None
-        return answer
-
-    def alive(self) -> bool:
-        try:
-            return bool(self.ask("process"))
-        except RayError:
-            return False
-
-    def give(self, job: bytes) -> None:
-        self.tell("job", job)
-
-    def save(self, directory: Path) -> None:
-        """One client after another comes here, so that one at a time is in memory."""
-        try:
-            for name in self.ask("save"):
-                write_bytes(directory / name, self.ask("fetch", name))
-        except RayError as error:
-            self.dead = not isinstance(error, RayTaskError)  # or it lives, and says what went wrong
-            raise CheckpointError(f"save: an actor {words(error)}") from error
-
-    def load(self, directory: Path) -> None:
-        try:
-            self.ask("load")
-        except RayError as error:
-            raise CheckpointError(f"load: an actor {words(error)}") from error
-
-    def bury(self) -> str:
-        self.stop()
-        return self.why
-
-    def stop(self) -> None:
-        self.dead = True
-        if ray.is_initialized():
-            ray.kill(self.seat)
-
-
-class Ray(Pinned[Actor]):
+class Ray(PinnedEngine[ActorHandle]):
     """Actors of Ray, here or on a cluster, clients pinned to them."""
 
-    called = "actor"
+    host_name = "actor"
 
-    def __init__(self, worker: Worker, settings: Engine | None = None) -> None:
+    def __init__(self, plan: WorkerPlan, settings: Engine | None = None) -> None:
         settings = settings or Engine("ray")
-        refuse_device(getattr(worker.build, "device", "cpu"), settings.gpus)
+        refuse_device(plan.builder.device, settings.gpus)
         enter(settings)
-        super().__init__(worker, settings)
+        super().__init__(plan, settings)
         self.places: dict[str, Path] = {}  # on each node, for its data
         try:
             there = ray.cluster_resources()
@@ -116,9 +51,9 @@ class Ray(Pinned[Actor]):
                     f"The Ray cluster has {there.get('CPU', 0):g} CPUs and {there.get('GPU', 0):g} GPUs; "
                     f"engine.workers={count} needs one CPU each, and engine.gpus is {settings.gpus}."
                 )
-            with sendable(worker):
-                self.plan = cloudpickle.dumps(worker.plan(Path(self.folder.name), count))
-            self._open([Actor(self.share) for _ in range(count)])
+            with sendable(plan):
+                self.sent = cloudpickle.dumps(plan.for_processes(Path(self.folder.name), count))
+            self._open([ActorHandle(self.share) for _ in range(count)])
         except RayError as error:
             self.close()
             raise ConfigError(f"An actor {words(error)}, before it had any work.") from error
@@ -126,8 +61,8 @@ class Ray(Pinned[Actor]):
             self.close()
             raise
 
-    def _open(self, actors: Sequence[Actor]) -> None:
-        """Have actors ready for jobs, and in the pool; an error of Ray's if one of them is lost meanwhile."""
+    def _open(self, actors: Sequence[ActorHandle]) -> None:
+        """Add actors to the pool and get them ready for jobs; an error of Ray's if one of them is lost meanwhile."""
         self.pool += actors
         told = [actor.tell("move", Path.cwd(), sys.path) for actor in actors]
         try:
@@ -142,7 +77,7 @@ class Ray(Pinned[Actor]):
             if theirs != versions():
                 raise ConfigError(f"Node {node} has {theirs}, and here are {versions()}.  Install the same.")
         self._place({actor.node: actor for actor in actors if actor.node not in self.places})
-        told = [actor.tell("open", self.plan, self.places[actor.node]) for actor in actors]
+        told = [actor.tell("open", self.sent, self.places[actor.node]) for actor in actors]
         for actor, problem in zip(actors, ray.get(told), strict=True):
             actor.asked.clear()
             if problem:
@@ -151,21 +86,25 @@ class Ray(Pinned[Actor]):
                     f"  Every node needs what the experiment imports; see docs/ray.md."
                 )
 
-    def _place(self, first: dict[str, Actor]) -> None:
-        """Write the data to new nodes, by one actor of each."""
+    def _place(self, first: dict[str, ActorHandle]) -> None:
+        """Write the data to new nodes, by one actor on each."""
         folders = {node: actor.ask("make_folder") for node, actor in first.items()}
         for path in Path(self.folder.name).glob("*.safetensors") if folders else ():
             for part, last in parts(path):
                 sent = ray.put(part)
-                ray.get([actor.seat.write.remote(path.name, sent, last) for actor in first.values()])
+                ray.get([actor.remote.write.remote(path.name, sent, last) for actor in first.values()])
         self.places |= folders
 
-    def _answered(self, hosts: Collection[Actor]) -> Collection[Actor]:
+    @classmethod
+    def check(cls, settings: Engine) -> None:
+        """Accept all settings: those of a cluster are for this engine."""
+
+    def _answered(self, hosts: Collection[ActorHandle]) -> Collection[ActorHandle]:
         last = {actor.asked[-1]: actor for actor in hosts}
         ready, _ = ray.wait(list(last), num_returns=1, timeout=1)
         return {last[answer] for answer in ready}
 
-    def _bring(self, host: Actor, client: int, jobs: list[bytes]) -> None:
+    def _bring(self, host: ActorHandle, client: int, jobs: list[bytes]) -> None:
         state = self._state(client)
         host.tell("bring", client, None if state is None else state.read_bytes(), jobs)
 
@@ -173,18 +112,18 @@ class Ray(Pinned[Actor]):
         return super()._absent(client) or self._state(client) is not None
 
     def _state(self, client: int) -> Path | None:
-        """What was saved of a client, if anything was."""
+        """Give the file of a client's saved state, if there is one."""
         if self.saved is None:
             return None
         path = path_of(client, self.saved)
         return path if path.exists() else None
 
-    def _new(self) -> Actor | None:
-        """A lost actor may have been on a node that is about to be lost as well: try again."""
+    def _new(self) -> ActorHandle | None:
+        """Start one more actor.  It may come to a node that is about to be lost as well: try again."""
         for _ in range(3):
             if not self._room():
                 break
-            new, others = Actor(self.share), list(self.pool)
+            new, others = ActorHandle(self.share), list(self.pool)
             try:
                 self._open([new])
                 return new
@@ -201,11 +140,11 @@ class Ray(Pinned[Actor]):
             raise ClientError("No actor is left, and the Ray cluster has no room for another.")
         return None
 
-    def _to_blame(self, host: Actor) -> bool:
+    def _to_blame(self, host: ActorHandle) -> bool:
         return living().get(host.node, False)  # or all of its node is gone
 
     def _room(self) -> bool:
-        """Whether the cluster has room for one more actor; that of a lost one is free after a moment."""
+        """Whether the cluster has room for one more actor; the room of a lost one is free after a moment."""
         until = time.monotonic() + NOTICE
         while not all(living().values()) and time.monotonic() < until:
             time.sleep(0.5)
@@ -225,12 +164,13 @@ class Ray(Pinned[Actor]):
         leave()
 
     def _left(self) -> Iterator[tuple[str, Path]]:
-        """Folders on nodes that live."""
+        """Give the folders on nodes that are alive."""
         there = living() if self.places and ray.is_initialized() else {}
         return ((node, place) for node, place in self.places.items() if there.get(node))
 
 
 def refuse_device(device: str, gpus: int) -> None:
+    """Raise :class:`ConfigError` if the device and the number of GPUs do not fit each other."""
     if device == "cuda" and not gpus:
         raise ConfigError(
             "device is cuda, and engine.gpus is 0: actors would see no GPU.  Set engine.gpus, or device=cpu."
@@ -240,7 +180,7 @@ def refuse_device(device: str, gpus: int) -> None:
 
 
 def parts(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """Of a file, each with whether it is the last."""
+    """Give the parts of a file, each with whether it is the last."""
     left = path.stat().st_size
     with path.open("rb") as file:
         while part := file.read(PART):
@@ -249,15 +189,7 @@ def parts(path: Path) -> Iterator[tuple[bytes, bool]]:
 
 
 def remove_at(node: str, folder: Path) -> Any:
+    """Begin to remove a folder on a node; give what can be waited for."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     remove: Any = ray.remote(shutil.rmtree)
     return remove.options(num_cpus=0, scheduling_strategy=there).remote(folder, ignore_errors=True)
-
-
-def words(error: Exception) -> str:
-    """What became of an actor, of all that Ray says of it."""
-    if isinstance(error, RayTaskError):
-        return f"failed: {error.cause!r}"
-    lines = [line for line in str(error).splitlines() if line.startswith("The actor is dead because")]
-    reason = lines[-1].removeprefix("The actor is dead because").strip() if lines else "it does not answer"
-    return f"was lost: {reason.rstrip('.')}"

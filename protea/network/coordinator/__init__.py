@@ -1,0 +1,1 @@
+"""A coordinator's side of a federation over a network."""

@@ -9,23 +9,23 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from protea.clients.durable import Station
+from protea.clients.durable import DurableWorker
 from protea.core.errors import ClientError, ConfigError, PayloadError
 from protea.core.method import Upload
 from protea.core.payload import pack
 from protea.core.server import Server
-from protea.engines.messages import job_to_bytes, reply_from_bytes
+from protea.engines.messages import job_to_bytes
 from protea.federation.jobs import Job, JobKind, Reply
 from protea.federation.uploads import Inspection
 from protea.models.architectures import parameters
 from protea.network.site.directory import Site
-from protea.network.site.service import discreet
+from protea.network.site.service import discreet, leaving
 from protea.network.task import started
 
 
 @dataclass(frozen=True)
 class Leaving:
-    """One tensor of a message."""
+    """One tensor of a message that would leave the site."""
 
     task: str
     name: str
@@ -37,7 +37,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Trial:
-    """What was found."""
+    """What a trial round at a site showed."""
 
     site: str
     id: int
@@ -49,37 +49,38 @@ class Trial:
     test: int
     leaving: list[Leaving]
     sizes: dict[str, int]  # bytes of each message
-    classes: list[str]  # that the site has prototypes of
+    classes: list[str]  # of which the site has prototypes
     beside: str  # what is said beside the tensors
 
 
 def trial(path: Path) -> Trial:
-    """Train the first round from nothing and evaluate, in a place that is thrown away."""
+    """Train the first round from nothing and evaluate, in a folder that is thrown away."""
     site = Site(path)
     task = site.task
     if task.method.needs.public_data and site.bundle.public is None:
         raise ConfigError("The method needs public data, and the bundle has none.  Ask the coordinator.")
-    worker = site.worker()
-    leaving: list[Leaving] = []
+    leaves: list[Leaving] = []
     sizes: dict[str, int] = {}
+    replies: list[Reply] = []  # as they would leave
+
+    def encode(reply: Reply) -> bytes:
+        if reply.error is not None:
+            raise ClientError(f"The trial round failed: {reply.error}")
+        replies.append(discreet(reply))
+        return leaving(replies[-1])
+
     with tempfile.TemporaryDirectory() as folder:
-        station = Station(worker, Path(folder))
+        durable = DurableWorker(site.plan(), Path(folder), encode)
         server = started(task, site.public())
         server.round = 1
         asked: list[JobKind] = ["train", "evaluate"] if site.settings.report else ["train"]
         for what in asked:
             job = Job(what, 1, site.id, pack(task.method.broadcast(server, site.id)))
-            found = station.answer(job_to_bytes(job))
-            if (error := reply_from_bytes(found).error) is not None:
-                raise ClientError(f"The trial round failed: {error}")
-            answer = discreet(found)
-            reply = reply_from_bytes(answer)
-            sizes[what] = len(answer)
-            leaving += [describe(what, name, tensor) for name, tensor in sorted(reply.up.items())]
+            sizes[what] = len(durable.answer(job, job_to_bytes(job)))
+            leaves += [describe(what, name, tensor) for name, tensor in sorted(replies[-1].up.items())]
             if what == "train":
-                trained = reply
-                aggregate_alone(site, server, reply)
-    client = worker.client(site.id)
+                aggregate_alone(site, server, replies[-1])
+    trained, client = replies[0], durable.worker.client(site.id)
     present = present_classes(trained, len(task.classes))
     return Trial(
         site=site.name,
@@ -90,7 +91,7 @@ def trial(path: Path) -> Trial:
         train=len(client.train),
         validation=len(client.validation or ()),
         test=len(client.test or ()),
-        leaving=leaving,
+        leaving=leaves,
         sizes=sizes,
         classes=[name for name, there in zip(task.classes, present, strict=True) if there],
         beside=f"number of training samples ({trained.samples}), mean loss, seconds; and once, at the beginning, the "
@@ -99,7 +100,7 @@ def trial(path: Path) -> Trial:
 
 
 def aggregate_alone(site: Site, server: Server, reply: Reply) -> None:
-    """What the coordinator would do if this site were the only one."""
+    """Do what the coordinator would do if this site were the only one."""
     task = site.task
     try:
         payload = Inspection(task.method, server, task.limits, task.filters).payload(reply)
@@ -110,6 +111,7 @@ def aggregate_alone(site: Site, server: Server, reply: Reply) -> None:
 
 
 def describe(task: str, name: str, tensor: Tensor) -> Leaving:
+    """Give name, shape and bytes of a tensor, and the smallest and largest norm of its rows."""
     rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.ndim > 1 else tensor.reshape(1, -1)
     norms = ""
     if tensor.is_floating_point() and tensor.numel():
@@ -122,7 +124,7 @@ def describe(task: str, name: str, tensor: Tensor) -> Leaving:
 
 
 def present_classes(reply: Reply, classes: int) -> list[bool]:
-    """Which classes the upload has prototypes of, as the site's class counts in it say."""
+    """Give for each class whether the upload has a prototype of it, by the site's class counts in the upload."""
     for name, tensor in reply.up.items():
         if name.rpartition(".")[2] == "counts" and tensor.shape == (classes,):
             return [bool(count > 0) for count in tensor]

@@ -25,7 +25,9 @@ import torch
 from pydantic import PositiveInt
 from torch import nn
 
-from protea.clients.durable import Station
+from protea.clients.builder import Builder
+from protea.clients.durable import newest_state
+from protea.clients.plan import WorkerPlan
 from protea.clients.worker import Worker
 from protea.config.families import Member
 from protea.config.sections import Split
@@ -153,16 +155,17 @@ class Site:
         return self.path / "ended"
 
     def trained(self) -> SplitModel:
-        """The model after the last round that this site trained in, ready for use."""
-        worker = self.restored()
-        if worker.saved is None or worker.saved.name == "000000":
+        """Give the model after the last round that this site trained in, ready for use."""
+        newest = newest_state(self.state, self.id)
+        if newest is None or newest.name == "000000":
             raise ConfigError(f"{self.path} has not trained yet.")
-        return worker.client(self.id).model.eval()
+        return self.restored().client(self.id).model.eval()
 
     def restored(self) -> Worker:
-        """A worker whose client is as it was after the last round that this site trained in."""
-        worker = self.worker()
-        worker.saved = Station(worker, self.state).newest(self.id)
+        """Give a worker whose client is as it was after the last round that this site trained in."""
+        worker = Worker(self.plan())
+        if (newest := newest_state(self.state, self.id)) is not None:
+            worker.load(newest)
         return worker
 
     @property
@@ -204,7 +207,7 @@ class Site:
         return None if path is None else public_samples(path, self.task, self.device)
 
     def client(self, id: int, streams: Streams) -> Client:
-        """This site as a client."""
+        """Build this site's client."""
         if id != self.id:
             raise ProteaError(f"this site is client {self.id}; a job for client {id} came.")
         dataset, parts = self.dataset, self.share
@@ -233,11 +236,12 @@ class Site:
             rounds=self.task.rounds,
         )
 
-    def worker(self) -> Worker:
+    def plan(self) -> WorkerPlan:
+        """Give what a worker of this site needs to know."""
         task = self.task
-        return Worker(
+        return WorkerPlan(
             task.method,
-            self.client,
+            SiteBuilder(self),
             task.seed,
             self.settings.threads,
             task.evaluation.local_prototypes,
@@ -254,3 +258,20 @@ class Site:
             raise
         except Exception as error:
             raise ConfigError(f"{self.path / 'site.py'}: {name}() fails: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class SiteBuilder(Builder):
+    """Makes the one client that lives at a site."""
+
+    site: Site
+
+    def __call__(self, id: int, streams: Streams) -> Client:
+        return self.site.client(id, streams)
+
+    @property
+    def device(self) -> str:
+        return self.site.device
+
+    def size(self, client: int) -> int:
+        return len(self.site.share.train)

@@ -18,14 +18,15 @@ from pathlib import Path
 from protea.core.errors import ProteaError
 from protea.core.files import locked
 from protea.engines.flower.node import Node, attend
+from protea.network.site.audit import audit_lines
 from protea.network.site.directory import Site
-from protea.network.site.service import Desk, noted
+from protea.network.site.service import SiteService
 
 PATIENCE = 600.0  # seconds that a site tries to be let in
 AGAIN = 3.0  # seconds between tries
-SAID = 2.0  # seconds in which a last answer leaves
+SAID = 2.0  # seconds within which the last answer has left
 SHORT = 10.0  # seconds: a process that lives no longer than this has a reason that another start will not mend
-TRIES = 3  # of such starts
+TRIES = 3  # starts of such a process in a row
 
 Tell = Callable[[str], None]
 
@@ -39,7 +40,7 @@ def join(path: Path, tell: Tell) -> None:
         site.restored().client(site.id)  # what is wrong with model, data or state is said now
         invitation = site.bundle.invitation
         node = Node(path / "flower", invitation.address, site.bundle.ca, site.bundle.key)
-        client = Process(path, node)
+        client = ClientProcess(path, node)
         tell(f"Site {site.name} connects to {invitation.address}.  Stop with Ctrl-C; nothing is lost.")
         try:
             watch(node, client, site, tell)
@@ -48,9 +49,9 @@ def join(path: Path, tell: Tell) -> None:
             node.stop()
 
 
-def watch(node: Node, client: Process, site: Site, tell: Tell) -> None:
-    """Have both processes running, and tell what goes on."""
-    refused: float | None = None  # since when
+def watch(node: Node, client: ClientProcess, site: Site, tell: Tell) -> None:
+    """Keep both processes running until the federation ends, and tell what goes on."""
+    refused: float | None = None  # since when the server has not let this site in
     audit, seen, connected = site.path / "audit.jsonl", 0, False
     if audit.exists():
         seen = audit.stat().st_size
@@ -78,7 +79,7 @@ def watch(node: Node, client: Process, site: Site, tell: Tell) -> None:
                 file.seek(seen)
                 whole, end, _ = file.read().rpartition(b"\n")  # of what comes after, the end is still to come
             seen += len(whole + end)
-            for line in noted(whole):
+            for line in audit_lines(whole):
                 tell(f"Sent in round {line['round']}: {line['task']}, {line['bytes']:,} bytes, {line['blake2b']}")
         time.sleep(0.5)
     time.sleep(SAID)
@@ -94,8 +95,8 @@ def refuse_for_ever(log: str) -> None:
         )
 
 
-class Process:
-    """The client process of a site, seen from outside."""
+class ClientProcess:
+    """The client process of a site, as the process that watches over it sees it."""
 
     def __init__(self, path: Path, node: Node) -> None:
         self.path, self.node, self.short = path, node, 0
@@ -120,6 +121,7 @@ class Process:
         return self.process.poll() is None
 
     def restart(self, tell: Tell) -> None:
+        """Start it anew; :class:`ProteaError` if it has ended at once several times in a row."""
         self.short = self.short + 1 if time.monotonic() < self.started + SHORT else 0
         with self.log.open("rb") as file:
             file.seek(self.start)
@@ -136,7 +138,7 @@ class Process:
 
 
 def serve(path: str, address: str, parent: str) -> None:
-    """The life of a client process."""
+    """Answer the coordinator while the watching process lives.  This is the whole life of a client process."""
 
     def end_with_parent() -> None:
         while os.getppid() == int(parent):
@@ -147,6 +149,6 @@ def serve(path: str, address: str, parent: str) -> None:
     site = Site(Path(path))
     taken = f"{path} has a client process already, which has not ended yet."
     with locked(site.path / ".client.lock", taken):
-        desk = Desk(site)
-        desk.station.tidy()
-        attend(address, site.path / "flower", desk.handle)
+        service = SiteService(site)
+        service.worker.store.tidy()
+        attend(address, site.path / "flower", service.handle)

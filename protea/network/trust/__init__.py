@@ -1,0 +1,1 @@
+"""Keys, certificates, and the bundles that carry them."""

@@ -1,0 +1,54 @@
+"""What a worker needs to know, in one value that can be sent to other processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from protea.clients.builder import Builder
+from protea.core.client import Client
+from protea.core.method import Method
+from protea.core.rng import Streams
+from protea.filters.base import Filter
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """The method, the clients, and the settings of every worker of a run."""
+
+    method: Method[Any, Any]
+    builder: Builder
+    seed: int  # of the run; every draw of every client comes from it
+    threads: int = 1  # of torch, while a job runs
+    local_prototypes: bool = True  # evaluate by the client's own prototypes too
+    rules: tuple[Any, ...] = ()  # further rules of prediction, for evaluation
+    metrics: tuple[Any, ...] = ()  # further metrics, for evaluation
+    filters: tuple[Filter, ...] = ()  # applied in order to every upload before it leaves its client
+    careful: bool = False  # a client whose training fails is put back to what it was before
+    memory: int | None = None  # bytes of this process; clients beyond it wait on disk
+    folder: Path | None = None  # for clients that wait on disk; None for the system's temporary one
+
+    def streams(self, client: int) -> Streams:
+        """Give the random streams of a client."""
+        return Streams(self.seed).at("client", client)
+
+    def make_client(self, id: int) -> Client:
+        """Build a client, and let the method prepare it."""
+        streams = self.streams(id)
+        client = self.builder(id, streams)
+        with streams.default("start"):
+            self.method.start_client(client)
+        return client
+
+    def for_processes(self, folder: Path, count: int) -> WorkerPlan:
+        """Give the plan of each of ``count`` other processes on this machine, who share memory and data.
+
+        ``folder`` is for the data, which all of them map, and for clients that wait on disk.
+        """
+        memory = None if self.memory is None else self.memory // count
+        return replace(self, builder=self.builder.lend(folder), memory=memory, folder=folder)
+
+    def moved(self, folder: Path) -> WorkerPlan:
+        """Give the same plan for a machine that has the data in another folder."""
+        return replace(self, builder=self.builder.moved(folder), folder=folder)
