@@ -15,12 +15,9 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 import places
 import torch
 
-from protea.clients.durable import Station
-from protea.core.payload import pack
-from protea.engines.messages import job_to_bytes
-from protea.federation.jobs import Job
+from protea.network.coordinator.directory import Home
 from protea.network.site.directory import Site
-from protea.network.task import started
+from protea.network.site.service import SiteService
 
 IMAGES = load_digits().data.astype("float32") / 16
 
@@ -33,17 +30,20 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Command) -> 
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return places.site(tmp_path / "site", places.home(tmp_path / "home").invite("north"))
+def home(tmp_path: Path) -> Home:
+    return places.home(tmp_path / "home")
 
 
-def train(site: Site, rounds: int = 1) -> None:
-    """Some rounds, as a coordinator would ask for them."""
-    site.state.mkdir(exist_ok=True)
-    station = Station(site.worker(), site.state)
+@pytest.fixture
+def site(tmp_path: Path, home: Home) -> Site:
+    return places.site(tmp_path / "site", home.invite("north"))
+
+
+def train(site: Site, home: Home, rounds: int = 1) -> None:
+    """Some rounds, as a coordinator asks for them."""
+    service = SiteService(site)
     for round in range(1, rounds + 1):
-        down = pack(site.task.method.broadcast(started(site.task, site.public()), site.id))
-        station.answer(job_to_bytes(Job("train", round, site.id, down)))
+        service.handle("job", home.signer("job", places.job("train", round)))
 
 
 def table(path: str) -> list[dict[str, str]]:
@@ -56,8 +56,9 @@ def test_a_site_that_has_not_trained_says_so(command: Command, site: Site):
     assert done.code == 2 and "has not trained yet" in done.err
 
 
-def test_the_classifier_answers_and_the_output_says_why(command: Command, site: Site):
-    train(site, 2)
+def test_the_classifier_answers_and_the_output_says_why(command: Command, site: Site, home: Home):
+    train(site, home, 2)
+    audit = (site.path / "audit.jsonl").read_bytes()
     done = command("site", "predict", "new.npz", "--dir", site.path, "--out", "out.csv")
     assert (done.code, done.err) == (0, "")
     assert done.lines[0] == (
@@ -70,11 +71,11 @@ def test_the_classifier_answers_and_the_output_says_why(command: Command, site: 
     found = torch.tensor([[float(row[f"p_{name}"]) for name in places.CLASSES] for row in rows])
     torch.testing.assert_close(found, expected)
     assert rows[0]["true"] == places.CLASSES[load_digits().target[150]]
-    assert "Accuracy" in done.out and not (site.path / "audit.jsonl").exists()
+    assert "Accuracy" in done.out and (site.path / "audit.jsonl").read_bytes() == audit
 
 
-def test_rules_that_need_a_broadcast_are_refused(command: Command, site: Site):
-    train(site)
+def test_rules_that_need_a_broadcast_are_refused(command: Command, site: Site, home: Home):
+    train(site, home)
     done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "method")
     assert done.code == 2 and "--rule method needs what the coordinator last sent" in done.err
     done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "tail")
@@ -86,6 +87,6 @@ def test_rules_that_need_a_broadcast_are_refused(command: Command, site: Site):
 def test_where_the_method_answers_by_the_classifier_this_is_said(tmp_path: Path, command: Command):
     home = places.home(tmp_path / "home", method="local")
     site = places.site(tmp_path / "site", home.invite("north"))
-    train(site)
+    train(site, home)
     done = command("site", "predict", "new.npz", "--dir", site.path)
     assert done.code == 0 and "by the classifier, as the method itself answers: 50 samples." in done.out

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from protea.clients.durable import newest_state
 from protea.config.words import RULES
 from protea.core.errors import ConfigError
 from protea.core.method import Method
@@ -21,11 +22,11 @@ OWN = ("head", "head_own", "local_prototypes")  # rules that need no broadcast
 def trained_client(path: Path) -> tuple[Site, TrainedClient]:
     """A site, and its client as it was after the last round that it trained in."""
     site = Site(path)
-    worker = site.restored()
-    if worker.saved is None or worker.saved.name == "000000":
+    newest = newest_state(site.state, site.id)
+    if newest is None or not int(newest.name):  # round 0 is how it was before it did anything
         raise ConfigError(f"{path} has not trained yet.  Take part first: protea site join")
-    client = worker.client(site.id)
-    client.begin(int(worker.saved.name), client.rng)
+    client = site.restored().client(site.id)
+    client.begin(int(newest.name), client.rng)
     return site, TrainedClient(client, site.task.method, None)
 
 
