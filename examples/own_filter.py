@@ -1,15 +1,17 @@
 """A filter of your own: prototypes leave their client with noise.
 
-rounds = 2
-clients = 3
-[data]
-samples = 300
-[models]
-family = "tiny_mlp"
-dim = 16
-[[filters]]
-name = "own_filter:Noise"
-size = 0.1
+In an experiment file, with this folder in PYTHONPATH:
+
+    rounds = 2
+    clients = 3
+    [data]
+    samples = 300
+    [models]
+    family = "tiny_mlp"
+    dim = 16
+    [[filters]]
+    name = "own_filter:Noise"
+    size = 0.1
 """
 
 from dataclasses import dataclass

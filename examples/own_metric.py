@@ -1,15 +1,17 @@
 """A metric of your own: how often the right class is among the likeliest few.
 
-rounds = 2
-clients = 3
-[data]
-samples = 300
-[models]
-family = "tiny_mlp"
-dim = 16
-[[evaluation.metrics]]
-name = "own_metric:AmongFirst"
-count = 3
+In an experiment file, with this folder in PYTHONPATH:
+
+    rounds = 2
+    clients = 3
+    [data]
+    samples = 300
+    [models]
+    family = "tiny_mlp"
+    dim = 16
+    [[evaluation.metrics]]
+    name = "own_metric:AmongFirst"
+    count = 3
 """
 
 from dataclasses import dataclass

@@ -1,15 +1,17 @@
 """An optimizer of your own: any of torch's, or one that you wrote.
 
-rounds = 2
-clients = 3
-[data]
-samples = 300
-[models]
-family = "tiny_mlp"
-dim = 16
-[training]
-lr = 0.003
-optimizer = { name = "own_optimizer:RMSprop", smoothing = 0.9 }
+In an experiment file, with this folder in PYTHONPATH:
+
+    rounds = 2
+    clients = 3
+    [data]
+    samples = 300
+    [models]
+    family = "tiny_mlp"
+    dim = 16
+    [training]
+    lr = 0.003
+    optimizer = { name = "own_optimizer:RMSprop", smoothing = 0.9 }
 """
 
 from collections.abc import Sequence

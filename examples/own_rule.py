@@ -1,15 +1,17 @@
 """A rule of your own: an answer half by the classifier and half by the nearest global prototype.
 
-rounds = 2
-clients = 3
-[data]
-samples = 300
-[models]
-family = "tiny_mlp"
-dim = 16
-[[evaluation.rules]]
-name = "own_rule:Both"
-share = 0.5
+In an experiment file, with this folder in PYTHONPATH:
+
+    rounds = 2
+    clients = 3
+    [data]
+    samples = 300
+    [models]
+    family = "tiny_mlp"
+    dim = 16
+    [[evaluation.rules]]
+    name = "own_rule:Both"
+    share = 0.5
 """
 
 from dataclasses import dataclass

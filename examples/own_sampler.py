@@ -1,14 +1,16 @@
 """A sampler of your own: clients take part in turn.
 
-rounds = 4
-clients = 4
-fraction = 0.5
-sampler = "own_sampler:InTurn"
-[data]
-samples = 300
-[models]
-family = "tiny_mlp"
-dim = 16
+In an experiment file, with this folder in PYTHONPATH:
+
+    rounds = 4
+    clients = 4
+    fraction = 0.5
+    sampler = "own_sampler:InTurn"
+    [data]
+    samples = 300
+    [models]
+    family = "tiny_mlp"
+    dim = 16
 """
 
 from collections.abc import Sequence

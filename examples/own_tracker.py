@@ -1,5 +1,9 @@
 """A tracker of your own: it is fed all numbers of every round, by name.
 
+    PYTHONPATH=examples protea run exp.toml --log own_tracker:TextFile
+
+where exp.toml is any experiment, such as:
+
     rounds = 2
     clients = 3
     [data]
@@ -7,8 +11,6 @@
     [models]
     family = "tiny_mlp"
     dim = 16
-
-For a run of that file: ``PYTHONPATH=examples protea run exp.toml --log own_tracker:TextFile``.
 """
 
 import tempfile
