@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from protea import Experiment, Prototypes, Upload
 from protea.clients.factory import ClientFactory
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 from protea.core.rng import Streams
 from protea.methods.fedpagr import unit
 from protea.methods.fedsa import average_margin
@@ -138,7 +138,7 @@ def rounds(experiment: Experiment, recipe: ClientFactory, cores: int = 2) -> Ite
     with root.at("server", "round", 0).default("start"):
         settings.start_server(server)
     for number in range(1, experiment.rounds + 1):
-        with threads(cores):
+        with torch_threads(cores):
             server.round, down = number, settings.broadcast(server, 0)
             losses, uploads, locals_ = [], [], []
             for id, party in enumerate(parties):

@@ -21,7 +21,7 @@ from selenium.webdriver.chrome.service import Service
 import protea
 from protea.cli.report import write_report
 from protea.config.experiment import load_experiment
-from protea.config.units import size
+from protea.config.units import format_bytes
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.toml"
 LOADED = "return performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
@@ -44,7 +44,7 @@ def main(given: str | None = None) -> None:
             seconds.append(float(browser.execute_script(LOADED)))
         browser.quit()
         table = Table(size=10, loaded_s=10)
-        table.add(size(page.stat().st_size), median(seconds))
+        table.add(format_bytes(page.stat().st_size), median(seconds))
         table.keep("report", {"run": "given" if given else "digits, 100 rounds, 20 clients"})
 
 

@@ -18,29 +18,30 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from protea.runs.reader import Line, Past, find
+from protea.federation.record import Record
+from protea.runs.reader import RunReader, find
 
 COLOURS = ["#000000", "#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#0072b2", "#d55e00", "#999999", "#7f3c8d"]
 
 
-def own(line: Line) -> float | None:
-    return line["test"]["method"]["weighted"] if line["test"] else None
+def own(record: Record) -> float | None:
+    return record.accuracy
 
 
-def ensemble(line: Line) -> float | None:
-    return line["shared"]["method"]["ensemble"] if line["shared"] else None
+def ensemble(record: Record) -> float | None:
+    return record.shared["method"].ensemble if record.shared else None
 
 
-def rounds(run: Past, of: Callable[[Line], float | None]) -> list[int]:
-    return [line["round"] for line in run.rounds if of(line) is not None]
+def rounds(run: RunReader, of: Callable[[Record], float | None]) -> list[int]:
+    return [record.round for record in run.rounds if of(record) is not None]
 
 
-def draw(axes: plt.Axes, runs: list[Past], of: Callable[[Line], float | None], colour: str) -> None:
+def draw(axes: plt.Axes, runs: list[RunReader], of: Callable[[Record], float | None], colour: str) -> None:
     by_round = defaultdict(list)
     for run in runs:
-        for line in run.rounds:
-            if (value := of(line)) is not None:
-                by_round[line["round"]].append(100 * value)
+        for record in run.rounds:
+            if (value := of(record)) is not None:
+                by_round[record.round].append(100 * value)
     found = sorted(by_round)
     means = [sum(by_round[r]) / len(by_round[r]) for r in found]
     axes.plot(found, means, color=colour, label=runs[0].method, marker="o" if len(found) < 10 else None)
@@ -56,8 +57,8 @@ def main(*folders: str, out: str) -> None:
     for folder in folders:
         above, _, pattern = folder.rpartition("/")
         places = [str(path) for path in sorted(Path(above).glob(pattern))] if "*" in pattern else [folder]
-        methods: dict[str, list[Past]] = defaultdict(list)
-        for run in map(Past.read, find(places)):
+        methods: dict[str, list[RunReader]] = defaultdict(list)
+        for run in map(RunReader.read, find(places)):
             methods[run.method].append(run)
         name = f"{pattern.rstrip('-*')}: " if len(folders) > 1 else ""
         every = [run for runs in methods.values() for run in runs]

@@ -63,4 +63,4 @@ if __name__ == "__main__":
     result = protea.run(protea.Experiment(rounds=5, clients=6, models=models, training=training))
     print(f"accuracy {result.accuracy:.1%}")
     for client in result.records[-1].clients:  # client i has member i modulo 3
-        print(f"client {client['client']}: {client['test/method']:.0f} of {client['test/samples']:.0f} right")
+        print(f"client {client.client}: {client.parts['test'].hits['method']} of {client.parts['test'].samples} right")

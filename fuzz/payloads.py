@@ -179,7 +179,7 @@ def receive(method: Method[Any, Any], message: bytes) -> None:
 def judge(message: bytes) -> None:
     """What a client found about itself."""
     named, _ = from_bytes(message, LIMIT)
-    Judged(toy.CLASSES, toy.DIM).read(Reply(0, 1, named))
+    Judged(toy.CLASSES, toy.DIM).read(named)
 
 
 def from_file(name: str, path: Path, memory: Memory, load: Callable[[], None]) -> Target:

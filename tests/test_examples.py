@@ -39,12 +39,6 @@ OWN = {  # what a script prints of its own part of a run
 pytestmark = pytest.mark.xdist_group("engines")
 
 
-def needs_own_evaluation(which: str) -> None:
-    """Skip where rules and metrics of one's own are read from the settings, and not used yet."""
-    if which in ("rule", "metric") and not hasattr(registry, "plugin_names"):
-        pytest.skip("own rules and metrics are not in evaluation yet")
-
-
 def script(path: Path, folder: Path) -> str:
     """What ``python path`` prints; it must end well, say nothing else and leave nothing."""
     done = subprocess.run([sys.executable, str(path)], cwd=folder, capture_output=True, text=True, timeout=300)
@@ -147,7 +141,6 @@ def test_own_data_run_from_the_script_and_as_a_table(
 
 @pytest.mark.parametrize("which", OWN)
 def test_what_is_of_your_own_runs_from_its_script(which: str, tmp_path: Path):
-    needs_own_evaluation(which)
     assert re.fullmatch(OWN[which], script(EXAMPLES / f"own_{which}.py", tmp_path))
 
 
@@ -155,7 +148,6 @@ def test_what_is_of_your_own_runs_from_its_script(which: str, tmp_path: Path):
 def test_what_is_of_your_own_runs_from_the_file_that_its_script_shows(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    needs_own_evaluation(which)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
     Path("exp.toml").write_text(described(EXAMPLES / f"own_{which}.py"), encoding="utf-8")
@@ -232,6 +224,4 @@ def test_every_block_of_the_page_on_runs_runs(tmp_path: Path, monkeypatch: pytes
     assert len(blocks) >= 20
     known: dict[str, Any] = {"__name__": "page"}
     for number, block in enumerate(blocks):
-        if "gain_over" in block and isinstance(known["last"].clients[0], dict):
-            continue  # until clients of a record are typed
         exec(compile(block, f"run.md, block {number}", "exec"), known)

@@ -1,6 +1,7 @@
 """Imports point one way: a room may use itself and the rooms that stand below it."""
 
 import ast
+from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "protea"
@@ -73,3 +74,23 @@ def test_no_room_reaches_for_the_private_names_of_another():
         if any(part.startswith("_") for part in name.split(".")) and name.split(".")[0] not in path.parts
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def defined_types(path: Path) -> tuple[set[str], set[str]]:
+    """The public classes that a module defines, and its names for other types."""
+    body = ast.parse(path.read_text()).body
+    classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
+    assigned = [node.targets[0] for node in body if isinstance(node, ast.Assign)]
+    names = {target.id for target in assigned if isinstance(target, ast.Name) and target.id[:2].istitle()}
+    return {name for name in classes if not name.startswith("_")}, names
+
+
+def test_no_two_public_classes_share_a_name():
+    places, classes = defaultdict(list), set()
+    for path in sorted(ROOT.rglob("*.py")):
+        own, others = defined_types(path)
+        classes |= own
+        for name in own | others:
+            places[name].append(str(path.relative_to(ROOT)))
+    shared = {name: places[name] for name in sorted(classes) if len(places[name]) > 1}
+    assert not shared, "\n".join(f"{name}: {', '.join(found)}" for name, found in shared.items())

@@ -27,11 +27,11 @@ from protea.config.sections import Data, Engine, Evaluation, Split, participants
 from protea.config.toml import override, settings_from_table
 from protea.config.words import Protocol
 from protea.core.errors import ConfigError
-from protea.data.partition.dealing import pathological
+from protea.data.partition.algorithms import pathological
 from protea.evaluation.rules import NAMES
 from protea.methods.fedproto import FedProto
 from protea.methods.fedtgp import FedTGP
-from protea.runs.reader import Past
+from protea.runs.reader import RunReader
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -120,8 +120,13 @@ def words(value: object) -> Iterator[str]:
 
 def recorded(run: Path) -> set[str]:
     """Every name that a run leaves: files, folders, and what is in them."""
-    past = Past.read(run)
-    records = [past.summary, past.rounds, past.clients, past.data, json.loads((run / "partition.json").read_text())]
+    reader = RunReader.read(run)
+    records = [
+        reader.summary,
+        [line for record in reader.rounds for line in record.lines()],
+        reader.data.line(),
+        json.loads((run / "partition.json").read_text()),
+    ]
     return {path.name for path in run.iterdir()} | set(words(records))
 
 
@@ -272,10 +277,10 @@ def test_a_split_of_htfllib_is_brought_along(tmp_path: Path):
         "models": {"family": "tiny_mlp", "dim": 16},
     }
     protea.run(experiment_from_table(table), tmp_path / "run")
-    described = Past.read(tmp_path / "run").data["clients"]
+    described = RunReader.read(tmp_path / "run").data.clients
     for client in range(2):
         for part, rows in parts.items():
-            assert described[client][part] == np.bincount(y[rows[client]], minlength=10).tolist()
+            assert getattr(described[client], part) == np.bincount(y[rows[client]], minlength=10).tolist()
 
 
 def test_accuracies_of_a_run_as_a_list(run: Path, monkeypatch: pytest.MonkeyPatch):
@@ -283,7 +288,7 @@ def test_accuracies_of_a_run_as_a_list(run: Path, monkeypatch: pytest.MonkeyPatc
     script = next(block for block in blocks(GUIDE, "python") if "accuracies" in block)
     found: dict[str, Any] = {}
     exec(compile(script, GUIDE.name, "exec"), found)
-    assert found["accuracies"] == [line["accuracy"] for line in Past.read(run).rounds]
+    assert found["accuracies"] == [record.accuracy for record in RunReader.read(run).rounds]
     assert len(found["accuracies"]) == 2
 
 

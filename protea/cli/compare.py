@@ -15,27 +15,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from protea.config.units import size
-from protea.config.words import PROTOCOLS
+from protea.config.units import format_bytes
+from protea.config.words import LOWER_IS_BETTER, MEASURES, PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.core.errors import ConfigError
 from protea.core.files import write_text
 from protea.runs import compare as numbers
-from protea.runs.compare import Comparison, Row, Spread
+from protea.runs.compare import Comparison, Row
+from protea.runs.compared_number import ComparedNumber, refuse_unknown
+from protea.runs.spread import Spread
 
 WIDTH = 100  # of a table that is not on a terminal
-WHERE = {
-    "own": "clients' own test samples",
-    "ensemble": "shared test set, all clients together",
-    "shared": "shared test set, mean of the clients",
-    "server": "shared test set, the server's model",
-}
-WHAT = {
-    "accuracy": "Accuracy",
-    "balanced": "Balanced accuracy",
-    "macro_f1": "Macro F1",
-    "calibration": "Calibration error (lower is better)",
-}
-WEIGHTS = {"weighted": "every sample once", "uniform": "every client once"}
 
 
 def compare(
@@ -46,17 +35,17 @@ def compare(
     protocol: Annotated[
         str | None,
         typer.Option(
-            metavar="|".join(numbers.PROTOCOLS), help="Of which rounds; by default the runs' own.", show_default=False
+            metavar="|".join(PROTOCOLS), help="Of which rounds; by default the runs' own.", show_default=False
         ),
     ] = None,
-    scope: Annotated[str, typer.Option(metavar="|".join(numbers.SCOPES), help="On which samples, by whom.")] = "own",
+    scope: Annotated[str, typer.Option(metavar="|".join(SCOPES), help="On which samples, by whom.")] = "own",
     weighting: Annotated[
         str | None,
-        typer.Option(
-            metavar="|".join(numbers.WEIGHTINGS), help="Over clients; weighted if not given.", show_default=False
-        ),
+        typer.Option(metavar="|".join(WEIGHTINGS), help="Over clients; weighted if not given.", show_default=False),
     ] = None,
-    measure: Annotated[str, typer.Option(metavar="|".join(numbers.MEASURES), help="Of what.")] = "accuracy",
+    measure: Annotated[
+        str, typer.Option(metavar="|".join(MEASURES), help="Of what; also a metric of your own that all runs have.")
+    ] = "accuracy",
     target: Annotated[
         float | None, typer.Option(help="Also say in which round this is first reached: 0.9.", show_default=False)
     ] = None,
@@ -81,7 +70,7 @@ def compare(
 ) -> None:
     """Compare methods over the seeds of their runs."""
     if format is not None:
-        numbers.known(format, FORMATS, "--format")
+        refuse_unknown(format, FORMATS, "--format")
     found = numbers.compare(
         runs,
         rule=rule,
@@ -117,9 +106,10 @@ def caption(found: Comparison) -> str:
     """What the numbers are, in full."""
     choice = found.choice
     seeds = ", ".join(map(str, found.seeds))
-    weights = f", {WEIGHTS[choice.weighting]}" if choice.scope == "own" and choice.measure == "accuracy" else ""
+    weighted = choice.scope == "own" and (choice.by_accuracy or not choice.built_in)
+    weights = f", {WEIGHTINGS[choice.weighting]}" if weighted else ""
     text = (
-        f"{WHAT[choice.measure]} in %: rule {choice.rule}, {WHERE[choice.scope]}{weights}, "
+        f"{measured(choice)}: rule {choice.rule}, {SCOPES[choice.scope]}{weights}, "
         f"protocol {choice.protocol} ({PROTOCOLS[choice.protocol]}); {found.data}; {found.rounds} rounds; "
         f"seeds {seeds}. "
         f"± is the 95 % interval of a mean over seeds"
@@ -127,6 +117,15 @@ def caption(found: Comparison) -> str:
     if found.against is not None:
         text += f"; differences are to {found.against}, in pairs of the same seed and split, p by the paired t test"
     return text + "."
+
+
+def measured(choice: ComparedNumber) -> str:
+    """``Accuracy in %``, ``Calibration error (lower is better) in %``, or the name of a metric of the user's own."""
+    if not choice.built_in:
+        return choice.measure
+    words = MEASURES[choice.measure]
+    lower = " (lower is better)" if choice.measure in LOWER_IS_BETTER else ""
+    return f"{words[0].upper()}{words[1:]}{lower} in %"
 
 
 def footnotes(found: Comparison) -> list[str]:
@@ -140,39 +139,40 @@ def footnotes(found: Comparison) -> list[str]:
 
 def cells(found: Comparison) -> dict[str, list[str]]:
     """The table's columns, as text."""
-    compared = found.against is not None
+    compared, share = found.against is not None, found.choice.built_in
     columns: dict[str, Callable[[Row], str] | None] = {
         "method": lambda row: f"{row.label} *" if row.differs else row.label,
         "seeds": lambda row: str(row.score.count),
-        "mean": lambda row: hundredths(row.score.mean),
-        "sd": lambda row: hundredths(row.score.deviation),
-        "95 %": lambda row: hundredths(row.score.margin, "±"),
-        "diff": (lambda row: signed(row.difference)) if compared else None,
-        "± diff": (lambda row: hundredths(row.difference.margin if row.difference else None, "±"))
+        "mean": lambda row: shown(row.score.mean, share),
+        "sd": lambda row: shown(row.score.deviation, share),
+        "95 %": lambda row: shown(row.score.margin, share, "±"),
+        "diff": (lambda row: signed(row.difference, share)) if compared else None,
+        "± diff": (lambda row: shown(row.difference.margin if row.difference else None, share, "±"))
         if compared
         else None,
         "p": (lambda row: chance(row.difference)) if compared else None,
-        "per MB": lambda row: "-" if row.per_megabyte is None else brief(100 * row.per_megabyte),
+        "per MB": lambda row: "-" if row.per_megabyte is None else brief((100 if share else 1) * row.per_megabyte),
         "target": reached if found.target is not None else None,
-        "major": lambda row: hundredths(row.majority),
-        "sent": lambda row: size(row.sent),
+        "major": lambda row: shown(row.majority, share),
+        "sent": lambda row: format_bytes(row.sent),
     }
     return {name: [make(row) for row in found.rows] for name, make in columns.items() if make is not None}
 
 
 def table(found: Comparison) -> str:
+    """The comparison for a terminal, with its caption."""
     screen = Console()
     width = min(screen.width, WIDTH) if screen.is_terminal else WIDTH
-    shown = Table(box=SIMPLE, padding=0)
+    drawn = Table(box=SIMPLE, padding=0)
     columns = cells(found)
     for name in columns:
         label = name == "method"
-        shown.add_column(name, justify="left" if label else "right", no_wrap=not label, overflow="fold")
+        drawn.add_column(name, justify="left" if label else "right", no_wrap=not label, overflow="fold")
     for row in zip(*columns.values(), strict=True):
-        shown.add_row(*map(Text, row))
+        drawn.add_row(*map(Text, row))
     file = StringIO()  # so that a file gets what a terminal does, without colours
     console = Console(file=file, width=width)
-    console.print(Text(caption(found)), shown, *map(Text, [*footnotes(found), *explained(found)]), sep="\n")
+    console.print(Text(caption(found)), drawn, *map(Text, [*footnotes(found), *explained(found)]), sep="\n")
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 
@@ -180,11 +180,13 @@ def explained(found: Comparison) -> list[str]:
     """What columns mean that a title does not say."""
     lines = ["per MB: per megabyte sent up and down.  major: always answering each client's commonest class."]
     if found.target is not None:
-        lines.append(f"target: first round with {100 * found.target:g} %, mean over runs.")
+        goal = f"{100 * found.target:g} %" if found.choice.built_in else f"{found.target:g}"
+        lines.append(f"target: first round with {goal}, mean over runs.")
     return lines
 
 
 def markdown(found: Comparison) -> str:
+    """The comparison as a Markdown table."""
     columns = cells(found)
     lines = [list(columns), ["---" if name == "method" else "---:" for name in columns]]
     lines += [
@@ -266,22 +268,27 @@ ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex"}
 FORMATS = {"table": table, "markdown": markdown, "csv": comma_separated, "latex": latex}
 
 
-def hundredths(value: float | None, sign: str = "") -> str:
-    """``±1.25`` of 0.0125; a dash where there is nothing."""
-    return "-" if value is None else f"{sign}{100 * value:.2f}"
+def shown(value: float | None, share: bool, sign: str = "") -> str:
+    """``±1.25`` of the share 0.0125, which is shown in %, and as it is of other numbers; a dash where there is none."""
+    if value is None:
+        return "-"
+    return f"{sign}{100 * value:.2f}" if share else f"{sign}{value:.4f}"
 
 
-def signed(spread: Spread | None) -> str:
-    return "-" if spread is None else f"{100 * spread.mean:+.2f}"
+def signed(spread: Spread | None, share: bool) -> str:
+    """A mean difference with its sign."""
+    return "-" if spread is None else f"{100 * spread.mean:+.2f}" if share else f"{spread.mean:+.4f}"
 
 
 def chance(spread: Spread | None) -> str:
+    """The p value of a difference; a dash where there is none."""
     if spread is None or (p := spread.p) is None:
         return "-"
     return f"{p:.3f}" if p >= 0.001 else "<0.001"
 
 
 def brief(value: float) -> str:
+    """A number in three digits, or whole if it has more."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -22,8 +22,8 @@ from rich.progress import (
 from rich.table import Table
 
 from protea.config.experiment import Experiment
-from protea.config.units import percent, size
-from protea.config.words import PROTOCOLS
+from protea.config.units import format_bytes, percent
+from protea.config.words import PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.federation.jobs import Reply
 from protea.federation.record import Record
 from protea.runs.observers import Observer
@@ -124,8 +124,8 @@ class Live(Quiet):
 
 
 COLUMNS = {
-    "own rule": "own rule: as the method answers; by head: by the classifier; clients: own rule, every client once; "
-    "the others every sample once; best: best round by own rule (which).",
+    "own rule": "own rule: as the method answers; by head: by the classifier; clients: own rule, "
+    f"{WEIGHTINGS['uniform']}; the others {WEIGHTINGS['weighted']}; best: best round by own rule (which).",
     "ensemble": "ensemble: all clients together on the shared test set, by their own rule.",
     "server": "server: the server's model on the shared test set.",
     "up": "up, down: all clients and rounds.",
@@ -135,7 +135,7 @@ COLUMNS = {
 def results(console: Console, found: Sequence[Result]) -> None:
     """The final table: each run by its protocol, and the majority-class predictor on the same split."""
     table = Table(
-        title=f"Accuracy in % on the clients' own test samples, {PROTOCOLS[found[0].summary['made']['protocol']]}",
+        title=f"Accuracy in % on the {SCOPES['own']}, {PROTOCOLS[found[0].summary['made']['protocol']]}",
         title_justify="left",
         box=SIMPLE,
         padding=0,
@@ -157,7 +157,7 @@ def results(console: Console, found: Sequence[Result]) -> None:
         table.add_row(
             s["method"], percent(s["accuracy"]), percent(head), percent(rule),
             highest, *ensemble, *server,
-            size(s["bytes_up"]), size(s["bytes_down"]), f"{s['cost']['seconds']:.0f} s",
+            format_bytes(s["bytes_up"]), format_bytes(s["bytes_down"]), f"{s['cost']['seconds']:.0f} s",
         )  # fmt: skip
     table.add_row("majority", percent(found[0].summary["majority"]))
     console.print(table)

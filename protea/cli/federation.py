@@ -43,16 +43,18 @@ def init(
     ] = None,
 ) -> None:
     """Write a task file, keys, and a bundle for each site."""
-    from protea.network.coordinator.directory import Home
-    from protea.network.task import made, public_file
+    from protea.network.coordinator.directory import CoordinatorDirectory
+    from protea.network.task import new_task, read_public_inputs
 
     names = [name.strip() for name in classes.split(",") if name.strip()]
     table: dict[str, Any] = {"classes": names, "rounds": rounds, "quorum": quorum, "method": {"name": method}}
     table["models"] = {"dim": dim}
     content = None
     if public is not None:
-        content, table["shape"] = public_file(public)
-    home = Home.create(directory, made(table, set_ or []), tls or "127.0.0.1", port, tls is not None, content)
+        content, table["shape"] = read_public_inputs(public)
+    home = CoordinatorDirectory.create(
+        directory, new_task(table, set_ or []), tls or "127.0.0.1", port, tls is not None, content
+    )
     console = Console()
     say(console, f"Task: {directory / 'task.toml'}")
     for name in [name.strip() for name in sites.split(",") if name.strip()]:
@@ -73,9 +75,9 @@ def invite(
     ] = False,
 ) -> None:
     """Write bundles for further sites.  A federation that is running lets them in at its next round."""
-    from protea.network.coordinator.directory import Home
+    from protea.network.coordinator.directory import CoordinatorDirectory
 
-    home, console = Home.open(directory), Console()
+    home, console = CoordinatorDirectory.open(directory), Console()
     if not names and not renew:
         raise ConfigError("Whom to invite?  Give names of sites, or --renew.")
     for path in home.renew() if renew else []:
@@ -89,9 +91,9 @@ def remove(
     directory: Directory, name: Annotated[str, typer.Argument(help="Name of a site.", show_default=False)]
 ) -> None:
     """Put a site out.  Its key is worth nothing from the next round on."""
-    from protea.network.coordinator.directory import Home
+    from protea.network.coordinator.directory import CoordinatorDirectory
 
-    Home.open(directory).remove(name)
+    CoordinatorDirectory.open(directory).remove(name)
     say(Console(), f"{name} takes part no longer.")
 
 
@@ -103,10 +105,10 @@ def serve(
     ] = None,
 ) -> None:
     """Run the rounds; started again after a crash, go on from the last complete one."""
-    from protea.network.coordinator.directory import Home
+    from protea.network.coordinator.directory import CoordinatorDirectory
     from protea.network.coordinator.service import serve as serve_
 
-    Home.open(directory)
+    CoordinatorDirectory.open(directory)
     console = Console()
     screen = Screen(console)
     with screen:

@@ -20,7 +20,7 @@ from protea.config import registry
 from protea.config.families import FAMILIES
 from protea.config.sections import participants
 from protea.core.errors import ConfigError, nearest
-from protea.data.files import roots
+from protea.data.files import data_folders
 from protea.studies import papers
 
 PAPER = re.compile(r"(?P<authors>[^.]+)\. (?P<where>.*\b\d{4}\b.*), (?P<link>https://\S+)")
@@ -33,6 +33,7 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow",),
     "parquet": ("pyarrow",),
+    "pandas": ("pandas",),
     "plots": ("matplotlib",),
 }
 
@@ -143,10 +144,10 @@ def doctor(console: Console) -> None:
         table.add_row(f"extra {extra}", state, f"pip install -e '.\\[{extra}]'" if missing else "")
     for name in registry.table("sources"):
         if (files := getattr(registry.find("sources", name), "files", None)) is not None:
-            place = files.there()
+            place = files.folder()
             table.add_row(f"data {name}", str(place or "not here"), "" if place else "downloaded when used")
     console.print(table)
-    console.print(f"Data are looked for in {', '.join(map(str, roots()))}.", highlight=False, soft_wrap=True)
+    console.print(f"Data are looked for in {', '.join(map(str, data_folders()))}.", highlight=False, soft_wrap=True)
 
 
 def _version(package: str) -> str | None:

@@ -30,7 +30,7 @@ SHOWN = 10  # rows of predictions, and pairs of confused classes
 NARROW = 6  # classes whose probabilities have columns of their own on the screen
 WIDTH = 80  # columns of a screen
 
-Samples = Annotated[
+SamplesPath = Annotated[
     Path, typer.Argument(metavar="DATA", help="A .csv table, an .npz file, or a folder of images.", show_default=False)
 ]
 Out = Annotated[str, typer.Option(help="A .csv file for all predictions; - shows the first ones.", metavar="FILE.csv")]
@@ -40,7 +40,7 @@ Resize = Annotated[bool, typer.Option("--resize", help="Scale images that have a
 
 def predict(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.", show_default=False)],
-    data: Samples,
+    data: SamplesPath,
     client: Annotated[
         int | None, typer.Option(help="Whose model answers; needed if there are several.", show_default=False)
     ] = None,
@@ -66,11 +66,16 @@ def predict(
     with progress(len(samples)) as told:
         found = predict_samples(trained, samples, names, rule, told)
     round = trained.client.round
-    show_predictions(found, out, f"Client {chosen} ({trained.model.name}) after round {round}, {RULES.get(rule, rule)}")
+    show_predictions(found, out, f"Client {chosen} ({trained.model.name}) after round {round}, {by_rule(rule)}")
+
+
+def by_rule(rule: str) -> str:
+    """Name a rule, and say what it is where it is a built-in one."""
+    return f"by rule {rule} ({RULES[rule]})" if rule in RULES else f"by rule {rule}"
 
 
 def chosen_client(run: Run, client: int | None) -> int:
-    """The client whose model answers: the one named, or the only one."""
+    """Choose the client whose model answers: the one named, or the only one."""
     count = run.experiment.clients
     if client is None and count > 1:
         raise ConfigError(
@@ -108,17 +113,19 @@ def refuse_without_models(directory: Path) -> None:
 
 @contextmanager
 def progress(samples: int) -> Iterator[Callable[[int], object]]:
-    """A bar on a terminal, which is gone in the end; elsewhere nothing."""
+    """Show a bar on a terminal, which is gone in the end; elsewhere nothing."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("samples", total=samples)
         yield lambda done: bar.update(task, completed=done)
 
 
-def show_predictions(found: Predictions, out: str, title: str) -> None:
+def show_predictions(found: Predictions, out: str, title: str, note: str = "") -> None:
     """Write the table of predictions, or show its beginning; and show the scores if there are labels."""
     console = Console()
     say(console, f"{title}: {len(found):,} samples.")
+    if note:
+        say(console, note)
     if found.samples.left_out:
         say(console, f"Left out: {found.samples.left_out:,} rows in which something is missing.")
     if out == "-":
@@ -142,7 +149,7 @@ def show_predictions(found: Predictions, out: str, title: str) -> None:
 
 
 def first_rows(found: Predictions) -> Table:
-    """The first predictions; all classes' probabilities where these are few."""
+    """Lay out the first predictions, with all classes' probabilities where these are few."""
     few = len(found.names) <= NARROW and sum(len(name) + 5 for name in found.names) < WIDTH // 2
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     labelled = found.samples.labels is not None
@@ -162,7 +169,7 @@ def first_rows(found: Predictions) -> Table:
 
 
 def confusion_table(matrix: Tensor, names: tuple[str, ...]) -> tuple[str, Table]:
-    """The confusion matrix if it fits the screen, else the pairs of classes that are confused most often."""
+    """Lay out the confusion matrix if it fits the screen, else the pairs of classes that are confused most often."""
     widths = [max(len(name), len(str(int(column.max())))) + 1 for name, column in zip(names, matrix.T, strict=True)]
     if max(map(len, names)) + sum(widths) + 10 <= WIDTH:
         table = Table(box=SIMPLE, padding=(0, 1, 0, 0))

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from protea.cli import display
 from protea.config.sections import participants
-from protea.config.units import size
+from protea.config.units import format_bytes
 from protea.config.words import PROTOCOLS
 from protea.core.errors import ConfigError
 from protea.studies import papers
@@ -100,7 +100,7 @@ def estimate(console: Console, asked: Plan, keep: bool) -> None:
     say(
         console,
         f"About {duration(seconds)} here, not counting the server's work and what a method adds to a step, and "
-        f"{size(on_disk)} of models on disk{'' if keep else ' at a time'}.",
+        f"{format_bytes(on_disk)} of models on disk{'' if keep else ' at a time'}.",
     )
 
 
@@ -123,7 +123,7 @@ def screens(console: Console, count: int) -> RunScreen:
 
 def finish(console: Console, results: TableResults, place: Path) -> None:
     """Show both tables and write them, if there is anything to show."""
-    if not results.past:
+    if not results.readers:
         return
     for measure in results.plan.preset.numbers:
         how = PROTOCOLS[results.protocol] if measure != "numbers" else "last round"

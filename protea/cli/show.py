@@ -9,10 +9,10 @@ from rich.table import Table
 from protea.cli.run import Changes, Config
 from protea.clients.factory import ClientFactory
 from protea.config.experiment import Experiment, experiment_to_toml, load_experiment, method_label
-from protea.config.units import percent, size
+from protea.config.units import format_bytes, percent
 from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
-from protea.models.architectures import parameters
+from protea.models.architectures import count_parameters
 from protea.runs.setup import prepare
 from protea.studies.preview import seconds, traffic
 
@@ -39,8 +39,9 @@ def show_experiment(console: Console, experiment: Experiment) -> None:
     sent, took, name = traffic(experiment, recipe), seconds(experiment, recipe, models), method_label(experiment.method)
     both = sent.up + sent.down
     console.print(
-        f"{name}: about {size(sent.up)} up and {size(sent.down)} down per round ({both / 4e6:.2f} million numbers), "
-        f"{size(both * experiment.rounds)} in all.\n"
+        f"{name}: about {format_bytes(sent.up)} up and {format_bytes(sent.down)} down per round "
+        f"({both / 4e6:.2f} million numbers), "
+        f"{format_bytes(both * experiment.rounds)} in all.\n"
         f"About {took:.1f} s per round here, {took * experiment.rounds / 60:.1f} min for {experiment.rounds} rounds.",
         highlight=False,
     )
@@ -80,5 +81,5 @@ def architectures(recipe: ClientFactory, models: list[SplitModel]) -> Table:
     held = len(recipe.data.shares)
     for index, (member, model) in enumerate(zip(recipe.members, models, strict=True)):
         users = len(range(index, held, len(models)))
-        table.add_row(member.architecture, *(f"{n:,}" for n in parameters(model).values()), str(users))
+        table.add_row(member.architecture, *(f"{n:,}" for n in count_parameters(model).values()), str(users))
     return table

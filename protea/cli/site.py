@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from protea.cli.federation import say
-from protea.cli.predict import Out, Resize, Samples, progress, refuse_out, show_predictions
-from protea.config.units import size
+from protea.cli.predict import Out, Resize, SamplesPath, by_rule, progress, refuse_out, show_predictions
+from protea.config.units import format_bytes
 from protea.core.errors import ConfigError
-from protea.core.files import fresh, locked, write_bytes, write_text
+from protea.core.files import hold_lock, unused_path, write_bytes, write_text
 
 app = typer.Typer(help="Take part in a federation over a network.", no_args_is_help=True)
 
@@ -103,7 +103,7 @@ def check(bundle: BundleFile = None, directory: Directory = Path()) -> None:
         table.add_row(leaving.task, leaving.name, leaving.shape, leaving.dtype, f"{leaving.bytes:,}", leaving.norms)
     console.print(table)
     for task, count in found.sizes.items():
-        say(console, f"In all, {task}: {size(count)} as a message.")
+        say(console, f"In all, {task}: {format_bytes(count)} as a message.")
     if found.classes:
         say(console, f"Classes whose prototypes leave: {', '.join(found.classes)}.")
     else:
@@ -141,30 +141,30 @@ def export(
 
     weights = Site(directory).trained().state_dict()
     write_bytes(file, save({name: tensor.cpu().contiguous().clone() for name, tensor in weights.items()}))
-    say(Console(), f"Written: {file}, {len(weights)} tensors, {size(file.stat().st_size)}")
+    say(Console(), f"Written: {file}, {len(weights)} tensors, {format_bytes(file.stat().st_size)}")
 
 
 @app.command()
 def predict(
-    data: Samples, directory: Directory = Path(), out: Out = "-", rule: SiteRule = "head", resize: Resize = False
+    data: SamplesPath, directory: Directory = Path(), out: Out = "-", rule: SiteRule = "head", resize: Resize = False
 ) -> None:
     """Predict the classes of new samples by this site's own trained model.  Nothing leaves this machine.
 
     The answer is by the classifier (head): what the coordinator last sent, which other rules need, is not kept here.
     """
     from protea.data.new_samples import read_new_samples
-    from protea.network.site.predict import rule_in_words, trained_client
+    from protea.network.site.predict import note_on_rule, trained_client
     from protea.runs.predictions import form_of, predict_samples
 
     refuse_out(out, data)
     site, trained = trained_client(directory)
-    words = rule_in_words(trained, rule)
+    note = note_on_rule(trained, rule)
     names = site.task.classes
     samples = read_new_samples(data, site.source(), form_of(trained, names, resize=resize))
     with progress(len(samples)) as told:
         found = predict_samples(trained, samples, names, rule, told)
     where = f"Site {site.name} ({trained.model.name}) after round {trained.client.round}"
-    show_predictions(found, out, f"{where}, {words}")
+    show_predictions(found, out, f"{where}, {by_rule(rule)}", note)
 
 
 def open_bundle(directory: Path, bundle: Path) -> None:
@@ -172,18 +172,18 @@ def open_bundle(directory: Path, bundle: Path) -> None:
 
     directory.mkdir(parents=True, exist_ok=True)
     taken = f"{directory} takes part in a federation just now.  Stop that first, or leave out {bundle}."
-    with locked(directory / ".lock", taken):
+    with hold_lock(directory / ".lock", taken):
         put_in(directory, bundle)
 
 
 def put_in(directory: Path, bundle: Path) -> None:
     """The same, once nobody else works on the directory."""
     from protea.network import task as tasks
-    from protea.network.trust.bundles import Bundle, read, read_invitation, unpack
+    from protea.network.trust.bundles import Bundle, open_bundle, read_bundle, read_invitation
 
     there = directory / "bundle"
     if (there / "bundle.json").exists():
-        new = read(bundle)
+        new = read_bundle(bundle)
         old, other = Bundle(there), read_invitation(new["bundle.json"], str(bundle))
         if old.coordinator != new["coordinator.pub"] or old.invitation.id != other.id:
             raise ConfigError(
@@ -191,7 +191,7 @@ def put_in(directory: Path, bundle: Path) -> None:
                 f"state.  Use another directory for {bundle}: protea site init"
             )
         state = directory / "state"
-        if state.exists() and old.task.mark() != tasks.parse(new["task.toml"].decode(), str(bundle)).mark():
-            aside = state.rename(fresh(directory, "state-before"))  # rounds begin anew, and a model may not fit
+        if state.exists() and old.task.mark() != tasks.parse_task(new["task.toml"].decode(), str(bundle)).mark():
+            aside = state.rename(unused_path(directory, "state-before"))  # rounds begin anew, and a model may not fit
             say(Console(), f"The task has changed: what was trained for the former one is in {aside}.")
-    unpack(bundle, there)
+    open_bundle(bundle, there)

@@ -23,7 +23,7 @@ from protea.clients.store import ClientStore, MemoryStore
 from protea.clients.worker import Worker, open_store
 from protea.core.client import Client
 from protea.core.errors import CheckpointError
-from protea.core.files import sync, write_bytes, write_text
+from protea.core.files import sync_folder, write_bytes, write_text
 from protea.federation.jobs import Job, Reply
 
 KEEP = 2  # rounds: with the one before the last, a server that lost a round can have it again
@@ -112,11 +112,11 @@ class DurableStore(ClientStore):
         save_client(self.inner.clients[id], new)
         write_bytes(new / "reply", answer)
         write_text(new / "job", mark)
-        sync(new)
+        sync_folder(new)
         for later in [path for path in self._states(id) if path.name >= place.name]:
             _remove(later)  # the server has gone back
         new.rename(place)
-        sync(folder)
+        sync_folder(folder)
         self._rounds[id] = round
         for old in self._states(id)[:-KEEP]:
             _remove(old)

@@ -21,7 +21,7 @@ from protea.core.training import Training
 from protea.data import mapped_file, views
 from protea.data.federated import Federated
 from protea.data.texts import Texts
-from protea.models.architectures import parameters as count_parameters
+from protea.models.architectures import count_parameters
 from protea.models.maker import ModelMaker
 
 
@@ -41,7 +41,7 @@ class ClientFactory(Builder):
     @cached_property
     def data(self) -> Federated:
         """The data of all clients."""
-        return mapped_file.read(self.source) if isinstance(self.source, Path) else self.source
+        return mapped_file.read_mapped(self.source) if isinstance(self.source, Path) else self.source
 
     @cached_property
     def make(self) -> ModelMaker:
@@ -55,7 +55,7 @@ class ClientFactory(Builder):
 
     def lend(self, folder: Path) -> ClientFactory:
         path = folder / "data.safetensors"
-        mapped_file.write(self.data, path)
+        mapped_file.write_mapped(self.data, path)
         return replace(self, source=path)
 
     def moved(self, folder: Path) -> ClientFactory:
@@ -125,7 +125,7 @@ class ClientFactory(Builder):
 
     def samples(self, rows: torch.Tensor, view: View | None = None) -> Samples:
         """Give rows of the data set as a model with this view sees them."""
-        return views.samples(self.data.dataset, rows, view, device=self.device)
+        return views.view_samples(self.data.dataset, rows, view, device=self.device)
 
     def public(self, view: View | None = None) -> Samples | None:
         """Give the public samples, in memory once for all clients with the same view."""

@@ -16,7 +16,7 @@ from protea.core.client import Client
 from protea.core.errors import CheckpointError, PayloadError
 from protea.core.files import write_bytes
 from protea.core.memory import Memory
-from protea.core.payload import Named, parse
+from protea.core.payload import Named, parse_tensors
 from protea.core.server import Server
 from protea.core.weights import Weights
 
@@ -87,7 +87,7 @@ def _write(path: Path, memory: Memory, model: Named) -> None:
 def _read(path: Path, memory: Memory, model: nn.Module, device: str) -> None:
     """Fill memory and model from the file; :class:`CheckpointError` if it does not hold just what they need."""
     try:
-        named, index = parse(path.read_bytes(), "memory")
+        named, index = parse_tensors(path.read_bytes(), "memory")
         parts: dict[str, Named] = {"memory": {}, "model": {}}
         for full, tensor in named.items():
             part, _, name = full.partition("/")

@@ -15,7 +15,7 @@ from protea.clients.plan import WorkerPlan
 from protea.clients.state_files import undone_if_it_fails
 from protea.clients.store import ClientStore, MemoryStore
 from protea.core.client import Client
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 from protea.core.errors import ProteaError
 from protea.core.payload import Named, pack, unpack
 from protea.core.process_memory import peak_memory
@@ -54,7 +54,7 @@ class Worker:
         """Do a job.  Whatever goes wrong is an error in the reply: it is the client's failure, not the engine's."""
         started = time.perf_counter()
         try:
-            with threads(self.plan.threads):
+            with torch_threads(self.plan.threads):
                 reply = self._run(job)
         except ProteaError as problem:
             reply = Reply(job.client, job.round, error=str(problem))
@@ -66,7 +66,7 @@ class Worker:
 
     def repeat(self, client: int, jobs: Sequence[Job]) -> None:
         """Bring a client that this process has not met to where it was in another one, which is gone."""
-        with threads(self.plan.threads):
+        with torch_threads(self.plan.threads):
             self.client(client)
             for job in jobs:
                 self._run(job)
@@ -81,16 +81,17 @@ class Worker:
             self.store.put_back(job.client)
 
     def _reply(self, job: Job, client: Client) -> Reply:
-        method, local = self.method, self.plan.local_prototypes
+        method, plan = self.method, self.plan
         down = unpack(method.down, {name: t.to(client.device) for name, t in job.down.items()})
         if down is not None:
             down.check(client.classes, client.dim)
         match job.task:
             case "evaluate":
-                return Reply(job.client, job.round, pack(examine(method, client, down, local)))
+                found = examine(method, client, down, plan.local_prototypes, plan.rules, plan.metrics)
+                return Reply(job.client, job.round, pack(found))
             case "answer":
-                answers = shared_answers(method, client, down, local)
-                return Reply(job.client, job.round, {rule: scores.cpu() for rule, scores in answers.items()})
+                answers = shared_answers(method, client, down, plan.local_prototypes, plan.rules)
+                return Reply(job.client, job.round, answers)
             case "look":
                 return Reply(job.client, job.round, pack(snapshot(client)))
             case "train":

@@ -1,4 +1,4 @@
-"""An experiment: all that decides a run's numbers, as frozen dataclasses; from TOML and back."""
+"""An experiment: everything that decides a run's numbers, as frozen dataclasses; from TOML and back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from protea.core.training import Training
 
 @dataclass(frozen=True)
 class Experiment:
-    """All that decides a run's numbers."""
+    """Everything that decides a run's numbers."""
 
     rounds: PositiveInt = 20
     clients: PositiveInt = 10
@@ -91,7 +91,7 @@ def check_method(method: Any) -> None:
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment in a TOML file, with ``a.b=c`` changes."""
+    """Read the experiment in a TOML file, with ``a.b=c`` changes, and check it."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def experiment_with_changes(table: Table, overrides: Sequence[str], where: str) -> Experiment:
-    """The experiment in the table of the file ``where``, with changes; what is wrong is blamed on one or the other."""
+    """Make the experiment of a table with changes; errors name the file ``where``, or the command line."""
     result = override(table, overrides)
     try:
         return experiment_from_table(result, where)
@@ -115,6 +115,7 @@ def experiment_with_changes(table: Table, overrides: Sequence[str], where: str) 
 
 
 def _good(table: Table) -> bool:
+    """Tell whether a table describes an experiment that can run."""
     try:
         experiment_from_table(table)
     except ConfigError:
@@ -123,19 +124,19 @@ def _good(table: Table) -> bool:
 
 
 def experiment_from_table(table: Table, where: str = "experiment") -> Experiment:
-    """The experiment that a table describes, checked."""
+    """Make the experiment that a table describes, and check it."""
     experiment: Experiment = settings_from_table(Experiment, table, where)
     experiment.check(where)
     return experiment
 
 
 def experiment_to_toml(experiment: Experiment) -> str:
-    """TOML from which :func:`load_experiment` gives the same experiment."""
+    """Return TOML from which :func:`load_experiment` makes the same experiment."""
     return tomli_w.dumps(to_table(experiment))
 
 
 def method_label(method: Any) -> str:
-    """The name of a method: ``fedproto``, or ``fedproto@htfllib`` where the fields are just that variant's."""
+    """Return the name of a method: ``fedproto``, or ``fedproto@htfllib`` if its fields are just that variant's."""
     name = registry.name_of("methods", type(method)).rpartition(":")[2].lower()
     for variant, changed in type(method).variants.items():
         if changed and method == type(method)(**changed):

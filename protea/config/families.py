@@ -1,19 +1,20 @@
-"""Which client has which architecture."""
+"""Families of models: which client has which architecture."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
 from protea.config.registry import table
 from protea.core.errors import ConfigError, PluginError, nearest
 from protea.core.method import Needs
+from protea.core.ranges import Fraction
 
-Adapter = Literal["pool", "linear", "projector"]
-Entry = str | dict[str, Any]
+AdapterKind = Literal["pool", "linear", "projector"]
+MemberEntry = str | dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Member:
 
     @classmethod
     def of(cls, entry: str | Mapping[str, object]) -> Member:
-        """From an experiment file: a name, or a table of a name, maybe a head, and settings.
+        """Read a member of an experiment file: a name, or a table of a name, maybe a head, and settings.
 
         >>> Member.of({"name": "cnn4", "width": 256, "head": [128]})
         Member(architecture='cnn4', keywords={'width': 256}, head=(128,))
@@ -43,10 +44,12 @@ class Member:
 
 
 def _family(names: str, heads: Sequence[tuple[int, ...]] = ((),)) -> tuple[Member, ...]:
+    """Make a family of these architectures, with the heads in turn."""
     return tuple(Member(name, head=heads[i % len(heads)]) for i, name in enumerate(names.split()))
 
 
 def _depths(encoder: str) -> tuple[Member, ...]:
+    """Make a family of one encoder, of which 0, 2 or 4 layers train."""
     return tuple(Member(f"hf:{encoder}", {"train_layers": layers}) for layers in (0, 2, 4))
 
 
@@ -76,13 +79,13 @@ FAMILIES: Mapping[str, tuple[Member, ...]] = {
 
 @dataclass(frozen=True)
 class Models:
-    """The models of an experiment: a family, or members listed one by one."""
+    """``[models]``: the models of an experiment, a family or members listed one by one."""
 
     family: str = "tiny5"
-    members: tuple[Entry, ...] = ()
-    dim: PositiveInt = 512
-    adapter: Adapter = "pool"
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # of the projector
+    members: tuple[MemberEntry, ...] = ()
+    dim: PositiveInt = 512  # width of the features that all clients share
+    adapter: AdapterKind = "pool"
+    dropout: Fraction = 0.1  # of the projector
     server: str | None = None  # architecture of a server model, for methods that have one
     channels_last: Literal["auto", "measure"] | tuple[str, ...] = "auto"  # see docs/performance.md
 
@@ -92,7 +95,7 @@ class Models:
         return "models.members" if self.members else f"models.family={self.family}"
 
     def check(self, needs: Needs, method: str) -> None:
-        """Refuse models that there are not, or that a method with these needs cannot use."""
+        """Raise :class:`ConfigError` for models that do not exist, or that a method with these needs cannot use."""
         family = members(self)
         server = None if self.server is None else Member.of(self.server)
         known = {member.architecture for member in (*family, *((server,) if server else ()))}
@@ -104,18 +107,18 @@ class Models:
             raise ConfigError(f"{method} needs a model on the server.  Set, for example, models.server=resnet18.")
         if needs.same_architecture and any(member != family[0] for member in family):
             raise ConfigError(
-                f"{method} needs models that are all alike; {self.which} has several kinds.  "
+                f"{method} needs models that are all the same; {self.which} has several kinds.  "
                 f"Set models.family to one architecture, such as cnn4."
             )
         if needs.same_head and len({member.head for member in family}) > 1:
             raise ConfigError(
-                f"{method} needs heads that are all alike; {self.which} has heads of different shape.  "
+                f"{method} needs heads that are all the same; {self.which} has heads of different shape.  "
                 f"Use a family that differs in its bodies only, such as htfe8 or tiny5."
             )
 
 
 def members(family: str | Models, explicit: Sequence[str | Mapping[str, object]] = ()) -> tuple[Member, ...]:
-    """The members of a family, or those listed; a single architecture is a family of one.
+    """Return the members of a family, or those listed; a single architecture is a family of one.
 
     Client ``i`` has member ``i`` modulo their number.
     """

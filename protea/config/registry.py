@@ -7,7 +7,7 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -132,13 +132,17 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
 
 @cache
 def table(group: str) -> Mapping[str, str]:
-    """All names of a group, each with the ``module:name`` it stands for; built-ins win."""
+    """Return all names of a group, each with the ``module:name`` it stands for; built-ins win over plug-ins.
+
+    >>> table("samplers")["uniform"]
+    'protea.federation.sampling:Uniform'
+    """
     plugged = {point.name: point.value for point in entry_points(group=f"protea.{group}")}
     return {**plugged, **BUILT_IN[group]}
 
 
 def find(group: str, name: str) -> Any:
-    """The class or function called ``name``; ``package.module:name`` names one that is in no table."""
+    """Import the class or function called ``name``; ``package.module:name`` names one that is in no table."""
     path = table(group).get(name, name)
     module, _, attribute = path.partition(":")
     if not module or not attribute or module.startswith("."):
@@ -158,11 +162,21 @@ def find(group: str, name: str) -> Any:
 
 
 def default(group: str, name: str) -> Callable[[], Any]:
-    """A function that makes the plug-in at its default settings; it is imported only then."""
+    """Return a function that makes a plug-in with its default settings; it is imported only when that is called."""
     return lambda: find(group, name)()
 
 
 def name_of(group: str, kind: type) -> str:
-    """The name under which ``find`` gives ``kind`` back."""
+    """Return the name by which :func:`find` finds ``kind``.
+
+    >>> name_of("methods", find("methods", "fedproto"))
+    'fedproto'
+    """
     path = f"{kind.__module__}:{kind.__qualname__}"
     return next((name for name, value in table(group).items() if value == path), path)
+
+
+def plugin_names(group: str, plugins: Iterable[object]) -> tuple[str, ...]:
+    """The short name of each plug-in: the one it is registered under, else that of its class in lower case."""
+    names = [(name_of(group, type(plugin)), type(plugin).__name__.lower()) for plugin in plugins]
+    return tuple(short if ":" in name else name for name, short in names)

@@ -11,16 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from protea.config import registry
+from protea.config import registry, words
 from protea.config.units import Size
 from protea.config.words import Protocol
 from protea.core.augment import Augment
 from protea.core.choices import choice_of, list_of
 from protea.core.errors import ConfigError
 from protea.core.method import Needs
-
-Rate = Annotated[float, Field(ge=0, le=1)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+from protea.core.ranges import Fraction, Proportion
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Data:
     source: Any = choice_of("sources", "kind", registry.default("sources", "digits"))
     partition: Any = choice_of("partitions", "kind", registry.default("partitions", "dirichlet"))
     pool: Literal["train", "all"] = "train"  # of the source; "all" merges its test part in, as HtFLlib does
-    samples: PositiveInt | None = None  # of the pool are used, drawn at random; all if not given
+    samples: PositiveInt | None = None  # that are used of the pool, drawn at random; all if not given
     public: NonNegativeInt = 0  # samples set aside, seen by all
     split: Split = field(default_factory=Split)  # of each client's samples
     augment: Augment = field(default_factory=Augment)
@@ -61,11 +59,11 @@ class Data:
 
     @property
     def from_file(self) -> bool:
-        """Whether a partition file says who has which samples, public ones included."""
+        """Whether a partition file says which client has which samples, public ones included."""
         return registry.name_of("partitions", type(self.partition)) == "file"
 
     def check(self, needs: Needs, method: str) -> None:
-        """Refuse a method that needs public samples where none are set aside."""
+        """Raise :class:`ConfigError` if the method needs public samples and none are set aside."""
         if needs.public_data and not self.public and not self.from_file:
             raise ConfigError(f"{method} needs public data, and data.public is 0.  Set, for example, data.public=500.")
 
@@ -83,6 +81,18 @@ class Evaluation:
     protocol: Protocol = "validation"  # the round whose numbers are reported; final where nothing is held out
     rules: tuple[Any, ...] = list_of("rules", "name")  # own answering rules, beside the built-in ones
     metrics: tuple[Any, ...] = list_of("metrics", "name")  # own metrics of the method's answers
+
+    def __post_init__(self) -> None:
+        """Refuse own rules and metrics whose numbers would stand under a name that others have."""
+        taken = {"rules": {*words.RULES, "samples", "classes", "metrics"}, "metrics": {*words.MEASURES}}
+        for group, plugins in (("rules", self.rules), ("metrics", self.metrics)):
+            names = registry.plugin_names(group, plugins)
+            for place, name in enumerate(names):
+                if name in taken[group] or name in names[:place]:
+                    whose = "that of another one" if name in names[:place] else "a name of Protea's own"
+                    raise ConfigError(
+                        f"evaluation.{group}: {name!r} is {whose}.  Give its class, or its entry point, another name."
+                    )
 
     def due(self, round: int, rounds: int) -> bool:
         """Tell whether clients are evaluated on their own samples in this round."""
@@ -115,12 +125,12 @@ class Engine:
     gpus: NonNegativeInt = 0  # of the Ray cluster, shared out evenly among the workers
 
     def check(self) -> None:
-        """Refuse an engine that there is not, or that needs something which is not installed."""
+        """Raise :class:`PluginError` for an engine that does not exist, or needs what is not installed."""
         if self.name != "auto":
             registry.find("engines", self.name)
 
     def refuse_cluster(self) -> None:
-        """Refuse the settings of a Ray cluster, for engines that have no use for them."""
+        """Raise :class:`ConfigError` if settings of a Ray cluster are set, for engines that have no use for them."""
         for setting in ("address", "gpus"):
             if getattr(self, setting):
                 raise ConfigError(
@@ -135,11 +145,11 @@ class Faults:
     Rates are of one round: one for all clients, or a list with one for each.
     """
 
-    dropout: Rate | tuple[Rate, ...] = 0.0  # hears nothing of the round, and does not train
-    late: Rate | tuple[Rate, ...] = 0.0  # trains, and its upload comes when the round is over
+    dropout: Proportion | tuple[Proportion, ...] = 0.0  # hears nothing of the round, and does not train
+    late: Proportion | tuple[Proportion, ...] = 0.0  # trains, and its upload comes when the round is over
 
     def check(self, clients: int) -> None:
-        """Refuse lists of rates that do not have one for each client."""
+        """Raise :class:`ConfigError` for lists of rates that do not have one for each client."""
         for name in ("dropout", "late"):
             rates = getattr(self, name)
             if isinstance(rates, tuple | list) and len(rates) != clients:
@@ -149,11 +159,16 @@ class Faults:
                 )
 
     def rates(self, client: int) -> tuple[float, float]:
-        """The client's rates of dropping out and of being late."""
+        """Return the client's probabilities of dropping out and of being late.
+
+        >>> Faults(dropout=(0.1, 0.2)).rates(1)
+        (0.2, 0.0)
+        """
         return _rate_of(self.dropout, client), _rate_of(self.late, client)
 
 
 def _rate_of(rate: float | Sequence[float], client: int) -> float:
+    """Return one client's rate, of a list or of one number for all."""
     return rate[client] if isinstance(rate, Sequence) else rate
 
 
@@ -163,7 +178,7 @@ class Limits:
 
     upload: Size = "256MB"
     norm: Annotated[float, Field(gt=0)] = 1e6  # of a prototype, or any other row of numbers
-    quarantine: NonNegativeInt = 3  # refused so many times in a row, a client is asked no more; 0 for never
+    quarantine: NonNegativeInt = 3  # refusals in a row, after which a client is not asked any more; 0 for never
 
 
 @dataclass(frozen=True)
@@ -175,7 +190,7 @@ class Checkpoint:
 
 
 def participants(clients: int, fraction: float) -> int:
-    """How many of so many clients take part in a round: at least one.
+    """Return how many of the clients take part in a round: at least one.
 
     >>> participants(10, 0.25), participants(3, 0.1)
     (2, 1)

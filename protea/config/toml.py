@@ -26,7 +26,7 @@ Table = dict[str, Any]
 
 
 def settings_from_table(kind: type[Any], table: object, where: str, path: str = "", tag: str = "") -> Any:
-    """An object of ``kind`` from its table; errors name the file ``where`` and the ``path`` of the setting in it.
+    """Make an object of ``kind`` from its table; errors name the file ``where`` and the ``path`` of the setting in it.
 
     ``tag`` is the setting that chose the kind, if one did.
     """
@@ -55,7 +55,7 @@ def settings_from_table(kind: type[Any], table: object, where: str, path: str = 
 
 
 def _choose(f: Field[Any], value: object, path: str, where: str) -> Any:
-    """The object that a table, or a word, stands for; a table that names no kind is of the default one."""
+    """Make the object that a table, or a word, stands for; a table that names no kind is of the default one."""
     group, tag = f.metadata["group"], f.metadata["tag"]
     table = {tag: value} if isinstance(value, str) else value
     if isinstance(table, dict) and tag not in table and not f.metadata["many"]:
@@ -79,7 +79,7 @@ def _choose(f: Field[Any], value: object, path: str, where: str) -> Any:
 
 
 def _choose_all(f: Field[Any], value: object, path: str, where: str) -> tuple[Any, ...]:
-    """The objects that a list of tables or words stands for."""
+    """Make the objects that a list of tables or words stands for."""
     if not isinstance(value, list | tuple):
         raise ConfigError(
             f"{where}: {path} must be a list; found {value!r}.  In a file, write each as [[{path}]] with its "
@@ -89,7 +89,7 @@ def _choose_all(f: Field[Any], value: object, path: str, where: str) -> tuple[An
 
 
 def _default(f: Field[Any]) -> Any:
-    """What a field of :func:`protea.core.choices.choice_of` holds where nothing is said."""
+    """Return what a field of :func:`protea.core.choices.choice_of` holds by default."""
     return cast("Callable[[], Any]", f.default_factory)()
 
 
@@ -113,6 +113,7 @@ def check_settings(settings: Any, where: str, path: str = "") -> None:
 
 
 def _check_all(f: Field[Any], values: object, where: str, path: str) -> None:
+    """Check a tuple of plug-ins."""
     if not isinstance(values, list | tuple):
         raise ConfigError(f"{where}: {path} is {values!r}; expected is a tuple of {f.metadata['group']}.")
     for number, value in enumerate(values):
@@ -125,7 +126,11 @@ def _check_all(f: Field[Any], values: object, where: str, path: str) -> None:
 
 
 def override(table: Table, changes: Sequence[str]) -> Table:
-    """The table with ``a.b=c`` changes; choosing another kind drops the settings that the table has for the former."""
+    """Return the table with ``a.b=c`` changes; choosing another kind drops the settings of the former one.
+
+    >>> override({"method": {"name": "fedproto", "pull": 1.0}}, ["method.name=fedtgp", "seed=2"])
+    {'method': {'name': 'fedtgp'}, 'seed': 2}
+    """
     result = copy.deepcopy(table)
     for change in sorted(changes, key=lambda change: change.partition("=")[0].split(".")[-1] not in ("name", "kind")):
         path, equals, text = change.partition("=")
@@ -147,7 +152,7 @@ def override(table: Table, changes: Sequence[str]) -> Table:
 
 
 def to_table(settings: Any) -> Table:
-    """All settings as plain values; those that are ``None`` are left out."""
+    """Return all settings as plain values; those that are ``None`` are left out."""
     table: Table = {}
     for f in _settings(type(settings)):
         value = getattr(settings, f.name)
@@ -167,11 +172,13 @@ def to_table(settings: Any) -> Table:
 
 
 def _plugin_to_table(f: Field[Any], value: Any) -> Table | str:
+    """Return a plug-in's name and settings, or just its name."""
     name, settings = registry.name_of(f.metadata["group"], type(value)), to_table(value)
     return name if f.metadata["word"] and not settings else {f.metadata["tag"]: name, **settings}
 
 
 def _valid(kind: type[Any], name: str, value: object, path: str, where: str) -> Any:
+    """Return a value as its field wants it; raise :class:`ConfigError` for another type or range."""
     if _hints(cast(Hashable, kind))[name] is Any:
         return value
     adapter = _adapter(cast(Hashable, kind), name)
@@ -197,15 +204,18 @@ def _hints(kind: Hashable) -> dict[str, Any]:
 
 
 def _settings(kind: type[Any]) -> list[Field[Any]]:
+    """Return the fields that can be set."""
     return [f for f in fields(kind) if f.init]
 
 
 def _nested(f: Field[Any]) -> type[Any] | None:
+    """Return the dataclass of a field that is a section of its own."""
     factory: Any = f.default_factory
     return cast("type[Any]", factory) if is_dataclass(factory) and not f.metadata else None
 
 
 def _value(text: str) -> Any:
+    """Return the value that a text is in TOML; a text that is none stands for itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -221,6 +231,8 @@ def _unknown(name: str, kind: type[Any], known: Mapping[str, Field[Any]], path: 
 
 
 def _has(known: Iterable[Field[Any]]) -> str:
+    """Return a sentence that lists the settings there are."""
+
     def shown(f: Field[Any]) -> str:
         return f.name if f.default is MISSING else f"{f.name} (default {f.default!r})"
 

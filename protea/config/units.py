@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Sizes and percentages as people write and read them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def in_bytes(text: str) -> int:
-    """The number of bytes in ``4GB``, ``500 MB`` or ``64kB``; thousands, not 1024s.
+    """Return the number of bytes in ``4GB``, ``500 MB`` or ``64kB``; units are powers of 1000.
 
     >>> in_bytes("1.5GB")
     1500000000
@@ -24,20 +24,29 @@ def in_bytes(text: str) -> int:
 
 
 def _checked(text: str) -> str:
+    """Return the text; raise :class:`ValueError` unless it is a size."""
     in_bytes(text)
     return text
 
 
-Size = Annotated[str, AfterValidator(_checked)]  # of a setting
+Size = Annotated[str, AfterValidator(_checked)]  # the type of a setting such as "4GB"
 
 
 def percent(value: float | None) -> str:
-    """``83.1`` of 0.831; a dash where there is nothing."""
+    """Return a fraction in percent; a dash where there is none.
+
+    >>> percent(0.831), percent(None)
+    ('83.1', '-')
+    """
     return "-" if value is None or math.isnan(value) else f"{100 * value:.1f}"
 
 
-def size(count: float) -> str:
-    """Bytes for people."""
+def format_bytes(count: float) -> str:
+    """Return a number of bytes with its unit.
+
+    >>> format_bytes(1_234_567)
+    '1.2 MB'
+    """
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -13,26 +13,29 @@ PROTOCOLS: dict[str, str] = {  # which round's numbers are reported
 }
 
 RULES = {  # which scores answer
-    "method": "as the method itself answers",
-    "head": "by the classifier",
-    "head_own": "by the classifier, among the client's own classes",
-    "global_prototypes": "by the nearest global prototype",
-    "global_prototypes_own": "by the nearest global prototype of the client's own classes",
-    "local_prototypes": "by the nearest prototype of the client's own training samples",
+    "method": "the method's own",
+    "head": "classifier",
+    "head_own": "classifier, own classes",
+    "global_prototypes": "nearest global prototype",
+    "global_prototypes_own": "nearest global prototype, own classes",
+    "local_prototypes": "nearest of the client's own prototypes",
 }
 
 SCOPES = {  # whose samples are answered, and by whom
-    "own": "the clients' own test samples",
-    "ensemble": "all clients together on the shared test set",
-    "shared": "each client by itself on the shared test set",
-    "server": "the server's model on the shared test set",
+    "own": "clients' own test samples",
+    "ensemble": "shared test set, all clients together",
+    "shared": "shared test set, mean of the clients",
+    "server": "shared test set, the server's model",
 }
 
-WEIGHTINGS = {"weighted": "every sample counting once", "uniform": "every client counting once"}
+WEIGHTINGS = {"weighted": "every sample once", "uniform": "every client once"}
 
 MEASURES = {
     "accuracy": "accuracy",
-    "balanced": "mean of the accuracies on each class",
-    "macro_f1": "mean F1 of the classes",
-    "calibration": "expected calibration error, 0 is best",
+    "balanced": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "calibration": "calibration error",
 }
+LOWER_IS_BETTER = ("calibration",)  # of the measures
+
+PARTS = {"test": "test samples", "validation": "validation samples"}  # of a client, that it is evaluated on

@@ -1,4 +1,4 @@
-"""A client as a method sees it: its model, its data, and what it remembers."""
+"""A client as a method sees it: its model, its samples, and its memory."""
 
 from __future__ import annotations
 
@@ -21,55 +21,58 @@ from protea.core.steps.deferred_sgd import descend
 from protea.core.training import Training, batches, set_training
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-LOOK = 128  # samples per batch where nothing is trained; larger ones lose time to the allocator
+EVALUATION_BATCH = 128  # samples per batch where nothing is trained; with larger ones, allocation costs time
 
 
 @dataclass
 class Client:
-    """What ``start_client``, ``local_update`` and ``predict`` may touch."""
+    """One client, as ``start_client``, ``local_update`` and ``predict`` of a method receive it."""
 
     id: int
     model: SplitModel
     train: Samples
     classes: int
-    dim: int
-    rng: Streams
+    dim: int  # width of the features that all clients share
+    rng: Streams  # of this client and round
     training: Training = field(default_factory=Training)
     validation: Samples | None = None
     test: Samples | None = None
     public: Samples | None = None
-    shared_test: Samples | None = None  # on which all clients are judged
-    make: Callable[[str], SplitModel] = no_models  # a further model by name; "smallest" of the family
+    shared_test: Samples | None = None  # the same for all clients
+    make: Callable[[str], SplitModel] = no_models  # makes a model by name; "smallest" is the family's smallest
     augment: Augment | None = None
     device: torch.device = torch.device("cpu")
     round: int = 0
     rounds: int = 1
     memory: Memory = field(default_factory=Memory)
-    losses: list[float] = field(default_factory=list)  # of the fits of this round, for the record
-    _seen: tuple[object, dict[str, Tensor]] | None = field(default=None, repr=False)  # by a state of the model
-    _asides: dict[str, list[Tensor]] = field(default_factory=dict, repr=False)
+    losses: list[float] = field(default_factory=list)  # mean loss of each fit of this round, for the record
+    _cached: tuple[object, dict[str, Tensor]] | None = field(
+        default=None, repr=False
+    )  # features, and the state of the model they are of
+    _draw_states: dict[str, list[Tensor]] = field(default_factory=dict, repr=False)  # of separate_draws
 
     def begin(self, round: int, rng: Streams) -> None:
-        """Be ready for a job of ``round``, whose draws come from ``rng``."""
-        self.round, self.rng, self.losses, self._asides = round, rng, [], {}
-        self.rest()
+        """Prepare for a job of ``round``, whose random draws come from ``rng``."""
+        self.round, self.rng, self.losses, self._draw_states = round, rng, [], {}
+        self.set_evaluation()
 
-    def rest(self) -> None:
-        """Put the model, and modules in memory, into evaluation mode; only ``fit`` trains."""
+    def set_evaluation(self) -> None:
+        """Put the model and all modules in memory into evaluation mode; ``fit`` alone sets training mode."""
         for module in self.modules:
             module.eval()
 
     @property
     def modules(self) -> list[nn.Module]:
-        """The model, and modules in memory."""
+        """The model and all modules in memory."""
         return [self.model, *(value for value in self.memory.values() if isinstance(value, nn.Module))]
 
     def fit(self, loss: Loss, *also: nn.Module, data: Samples | None = None, epochs: int | None = None) -> float:
-        """Local SGD on ``loss(x, y)`` over the model and any other modules; returns the mean loss.
+        """Train the model, and any other modules, on ``loss(x, y)`` as ``[training]`` says; return the mean loss.
 
-        Every call has its own random streams, so a method may fit several times in a round.
+        ``data`` is the training set where not given, ``epochs`` that of ``[training]``.  Every call has its own random
+        streams, so a method may fit several times in a round.
         """
-        self._seen = None
+        self._cached = None
         data = self.train if data is None else data
         plan, modules = self.training, [self.model, *also]
         lr = plan.rate(self.round, self.rounds)
@@ -103,8 +106,11 @@ class Client:
         self.losses.append(sum(losses) / len(losses) if losses else 0.0)
         return self.losses[-1]
 
-    def beside(self, architecture: str) -> SplitModel:
-        """A further model, to see the same samples as the client's own: it must read texts alike."""
+    def second_model(self, architecture: str) -> SplitModel:
+        """Make a second model by name, to train beside the client's own; "smallest" is the family's smallest.
+
+        Raise :class:`ClientError` if it reads texts in another way than the client's own: both see the same samples.
+        """
         model = self.make(architecture)
         own, other = (None if each.view is None else each.view.key for each in (self.model, model))
         if own != other:
@@ -116,17 +122,17 @@ class Client:
         return model
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that the client holds and will want again."""
+        """Yield every tensor of the client that must be kept: weights, buffers, memory, cached features."""
         for module in self.modules:
             yield from (*module.parameters(), *module.buffers())
         yield from self.memory.tensors()
-        if self._seen is not None:
-            yield from self._seen[1].values()
+        if self._cached is not None:
+            yield from self._cached[1].values()
 
     def release(self) -> int:
-        """Forget what can be made again, floats of samples and gradients; how many bytes that was."""
+        """Free what can be made again, samples as floats and gradients; return how many bytes that was."""
         weights = [p for module in self.modules for p in module.parameters()]
-        gone = [*(samples.kept for samples in self.parts.values()), *(p.grad for p in weights)]
+        gone = [*(samples.floats for samples in self.parts.values()), *(p.grad for p in weights)]
         for samples in self.parts.values():
             samples.release()
         for p in weights:
@@ -134,70 +140,74 @@ class Client:
         return sum(tensor.nbytes for tensor in gone if tensor is not None)
 
     def prototypes(self) -> Prototypes:
-        """The mean feature of each class of the training set, under the current model at rest."""
+        """Return the mean feature of each class of the training set, by the current model in evaluation mode."""
         return Prototypes.of(*self.features(), self.classes)
 
     def batches(self, data: Samples | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """All of ``data`` in its own order, in batches for looking, not for training."""
+        """Yield all of ``data`` (the training set if not given), in its own order, as batches for evaluation."""
         data = self.train if data is None else data
-        for rows in torch.arange(len(data)).split(LOOK):
+        for rows in torch.arange(len(data)).split(EVALUATION_BATCH):
             yield data.batch(rows)
 
     @torch.no_grad()
     def features(self, data: Samples | None = None) -> tuple[Tensor, Tensor]:
-        """Features and labels of ``data`` (the training set) under the current model at rest."""
+        """Return features (n, dim) and labels (n,) of ``data``, the training set if not given."""
         if data is not None:
             return self.outputs(self.model.features, data)
-        return self.seen()["train"].clone(), self.train.y.clone()
+        return self.cached_features()["train"].clone(), self.train.y.clone()
 
     @torch.no_grad()
-    def seen(self) -> dict[str, Tensor]:
-        """Features of the training samples, computed once for a state of the model; of a small client, of all samples.
+    def cached_features(self) -> dict[str, Tensor]:
+        """Return the training samples' features, under ``"train"``, computed once for each state of the model.
 
-        For a few samples most of the time goes into reading the weights, so they are looked at together.
+        A client whose samples all fit one batch also has ``"test"`` and ``"validation"`` here: with few samples most of
+        the time goes into reading the weights, so one forward pass does for all of them.
         """
         state = [
-            (t._version, t.sum().item())  # .data changes no version
+            (t._version, t.sum().item())  # a change through .data leaves the version as it is
             for t in (*self.model.parameters(), *self.model.buffers())
         ]
-        if self._seen is None or self._seen[0] != state:
-            self._seen = state, self._look()
-        return self._seen[1]
+        if self._cached is None or self._cached[0] != state:
+            self._cached = state, self._compute_features()
+        return self._cached[1]
 
-    def _look(self) -> dict[str, Tensor]:
-        if not self.small:
+    def _compute_features(self) -> dict[str, Tensor]:
+        if not self.fits_one_batch:
             return {"train": self.outputs(self.model.features)[0]}
-        self.rest()
+        self.set_evaluation()
         parts = {name: part.batch(torch.arange(len(part)))[0] for name, part in self.parts.items()}
         z = self.model.features(torch.cat(list(parts.values())))
         return dict(zip(parts, z.split([len(x) for x in parts.values()]), strict=True))
 
     @property
     def parts(self) -> dict[str, Samples]:
-        """The client's own samples; a part that has none is left out."""
+        """The client's own samples by part: ``train``, ``test``, ``validation``; empty parts are left out."""
         every = {"train": self.train, "test": self.test, "validation": self.validation}
         return {name: part for name, part in every.items() if part is not None and len(part)}
 
     @property
-    def small(self) -> bool:
-        """Whether all samples of the client fit one batch for looking."""
-        return len({part.shape for part in self.parts.values()}) == 1 and sum(map(len, self.parts.values())) <= LOOK
+    def fits_one_batch(self) -> bool:
+        """Whether all samples of the client fit one batch for evaluation."""
+        return (
+            len({part.shape for part in self.parts.values()}) == 1
+            and sum(map(len, self.parts.values())) <= EVALUATION_BATCH
+        )
 
     @torch.no_grad()
     def outputs(self, of: Callable[[Tensor], Tensor], data: Samples | None = None) -> tuple[Tensor, Tensor]:
-        """``of(x)``, in evaluation mode, and labels of all ``data``."""
-        self.rest()
+        """Return ``of(x)`` for all of ``data`` in evaluation mode, without gradients, and the labels."""
+        self.set_evaluation()
         pairs = [(of(x), y) for x, y in self.batches(data)]
         return torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])
 
     @contextmanager
-    def aside(self, name: str) -> Iterator[None]:
-        """Within, draws such as dropout's come from a stream of their own, which goes on at the next use.
+    def separate_draws(self, name: str) -> Iterator[None]:
+        """Draw within the block, for dropout say, from a random stream of its own, which goes on at the next use.
 
-        So a second model at work beside the client's own does not change what that one draws.
+        So a second model that trains beside the client's own does not change what that one draws.
         """
-        own = f"aside/{name}"
-        before, state = self._draws(), self._asides.get(name)
+        own = f"aside/{name}"  # a part of the seed: renamed, runs would have other numbers
+        before, state = self._draws(), self._draw_states.get(name)
         if state is None:
             torch.set_rng_state(self.rng.generator(own).get_state())
             if self.device.type == "cuda":
@@ -207,11 +217,11 @@ class Client:
         try:
             yield
         finally:
-            self._asides[name] = self._draws()
+            self._draw_states[name] = self._draws()
             self._set_draws(before)
 
     def _draws(self) -> list[Tensor]:
-        """Where the default generators are: the CPU's, and that of the client's GPU."""
+        """Return the states of torch's default generators: the CPU's, and that of the client's GPU."""
         return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else [])]
 
     def _set_draws(self, states: list[Tensor]) -> None:
@@ -220,6 +230,6 @@ class Client:
             torch.cuda.set_rng_state(states[1], self.device)
 
     @property
-    def own(self) -> Tensor:
-        """Which classes the client has training samples of, a bool per class."""
+    def own_classes(self) -> Tensor:
+        """Which classes the client has training samples of: a bool per class, ``(classes,)``."""
         return self.train.counts(self.classes) > 0

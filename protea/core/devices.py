@@ -1,4 +1,4 @@
-"""On what models and data are worked on: which device, how many threads."""
+"""The device that models and samples are on, and the number of torch's threads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ import torch
 from protea.core.errors import ConfigError
 
 
-def device(name: str) -> str:
-    """The device that is used; ``auto`` is the fastest there is."""
+def choose_device(name: str) -> str:
+    """Return the name of the torch device to use; ``auto`` takes CUDA, else MPS, else the CPU.
+
+    >>> choose_device("cpu")
+    'cpu'
+    """
     if name == "auto":
         if torch.cuda.is_available():
             return "cuda"
@@ -23,8 +27,8 @@ def device(name: str) -> str:
 
 
 @contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Torch with ``count`` threads: float sums depend on their number."""
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use ``count`` threads within the block: float sums depend on their number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

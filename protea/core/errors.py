@@ -1,4 +1,4 @@
-"""What can go wrong, by whose doing.
+"""The errors that Protea raises, by what has to be mended.
 
 ProteaError
     ConfigError       the experiment as written cannot run
@@ -18,7 +18,7 @@ from difflib import get_close_matches
 
 
 class ProteaError(Exception):
-    """Anything that Protea itself reports."""
+    """Base of all errors that Protea raises on purpose."""
 
 
 class ConfigError(ProteaError):
@@ -26,7 +26,7 @@ class ConfigError(ProteaError):
 
 
 class PluginError(ConfigError):
-    """Something named in the experiment cannot be found or loaded."""
+    """A method, source, model or engine that the experiment names cannot be found or loaded."""
 
 
 class DataError(ProteaError):
@@ -34,7 +34,7 @@ class DataError(ProteaError):
 
 
 class PayloadError(ProteaError):
-    """What was sent is not what was declared."""
+    """What a client or the server sent is not what was declared."""
 
 
 class ClientError(ProteaError):
@@ -46,7 +46,7 @@ class CheckpointError(ProteaError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a mistyped name: the nearest known one, or all of them.
+    """Return a hint for a mistyped name: the nearest known one, or all of them.
 
     >>> nearest("fedprto", ["local", "fedproto"])
     'Did you mean fedproto?'

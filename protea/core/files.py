@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under another name, checked by sums, guarded by locks."""
+"""Files that are whole or not there: written under a temporary name, checked by sums, guarded by locks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_dir
@@ -18,14 +18,15 @@ from protea.core.errors import CheckpointError, ConfigError
 
 
 @dataclass(frozen=True)
-class Sum:
-    """The size of a file, or of its beginning, and a checksum of that."""
+class FileSum:
+    """The size of a file, or of its first part, in bytes, and a BLAKE2b checksum of that content."""
 
     bytes: int
-    blake2b: str
+    blake2b: str  # 32 hexadecimal digits
 
     @classmethod
-    def of(cls, path: Path, size: int | None = None) -> Sum:
+    def of(cls, path: Path, size: int | None = None) -> FileSum:
+        """Read the file, or only its first ``size`` bytes."""
         digest, count = hashlib.blake2b(digest_size=16), 0
         with path.open("rb") as file:
             while block := file.read(1 << 20 if size is None else min(1 << 20, size - count)):
@@ -35,8 +36,8 @@ class Sum:
 
 
 @contextmanager
-def locked(path: Path, taken: str) -> Iterator[None]:
-    """Hold the lock file at ``path``; :class:`ConfigError` with the words ``taken`` if another process holds it."""
+def hold_lock(path: Path, taken: str) -> Iterator[None]:
+    """Hold the lock file at ``path``; raise :class:`ConfigError` with the message ``taken`` if another process does."""
     lock = FileLock(path, blocking=False)
     try:
         lock.acquire()
@@ -52,14 +53,19 @@ def locked(path: Path, taken: str) -> Iterator[None]:
         lock.release()
 
 
+def user_cache() -> Path:
+    """Return the user's cache folder for Protea: ``~/.cache/protea`` on Linux."""
+    return Path(user_cache_dir("protea"))
+
+
 def cache_folder(variable: str, name: str) -> Path:
-    """Where something is kept for later runs: the folder that an environment variable names, or the user's cache."""
+    """Return the folder that an environment variable names or, if it is not set, ``name`` in the user's cache."""
     own = os.environ.get(variable)
-    return Path(own).expanduser() if own else Path(user_cache_dir("protea")) / name
+    return Path(own).expanduser() if own else user_cache() / name
 
 
-def fresh(parent: Path, name: str) -> Path:
-    """A path in ``parent`` that is not taken: ``name``, or ``name-2`` and so on."""
+def unused_path(parent: Path, name: str) -> Path:
+    """Return a path in ``parent`` that does not exist yet: ``name``, or ``name-2`` and so on."""
     path, count = parent / name, 1
     while path.exists():
         count += 1
@@ -67,33 +73,75 @@ def fresh(parent: Path, name: str) -> Path:
     return path
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write under a temporary name, then rename: a reader never sees half a file."""
-    partial = path.with_name(f".{path.name}.partial")
-    with named(path):
-        try:
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except OSError:
-            with suppress(OSError):
+@contextmanager
+def temporary_path(path: Path, *, shared: bool = False) -> Iterator[Path]:
+    """Give a hidden name beside ``path`` to write to; a file that still has it at the end is removed.
+
+    ``shared`` is for files that several processes may write at once: the name then has this process's number.
+    """
+    number = f".{os.getpid()}" if shared else ""
+    partial = path.with_name(f".{path.name}{number}.partial")
+    try:
+        yield partial
+    finally:
+        with suppress(OSError):
+            if partial.exists():
                 partial.unlink()  # a full disk has use for the room
-            raise
 
 
 @contextmanager
-def named(path: Path) -> Iterator[None]:
-    """An error of the system within names this file: a disk that is full names none."""
+def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
+    """Give a temporary path, as :func:`temporary_path` does, and rename it to ``path`` if nothing went wrong."""
+    with temporary_path(path, shared=shared) as partial:
+        yield partial
+        partial.replace(path)
+
+
+@contextmanager
+def writing(path: Path, *, shared: bool = False) -> Iterator[IO[bytes]]:
+    """Open a file for bytes that gets its name only once it is whole and on disk."""
+    with replacing(path, shared=shared) as partial, partial.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a whole file: a reader, or a process that starts after a crash, never sees half of it."""
+    with naming_file(path), writing(path) as file:
+        file.write(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file of UTF-8 text."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a whole file of indented JSON."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_part(path: Path, part: bytes, *, last: bool) -> None:
+    """Append one part to a file that arrives in several; it gets its name with the ``last`` one."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("ab") as file:
+        file.write(part)
+    if last:
+        partial.replace(path)
+
+
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Put the name of this file into errors of the operating system: a full disk, for one, names none."""
     try:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def sync(folder: Path) -> None:
-    """Have the names in a folder on disk, as its files are."""
+def sync_folder(folder: Path) -> None:
+    """Have the operating system write the names in a folder to disk, as ``fsync`` does for the content of files."""
     if os.name == "posix":
         file = os.open(folder, os.O_RDONLY)
         try:
@@ -102,30 +150,27 @@ def sync(folder: Path) -> None:
             os.close(file)
 
 
-def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode())
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
-
-
 def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
-    """Write JSON with a checksum of its content."""
-    write_json(path, {**value, "sum": seal(value)})
+    """Write JSON together with a checksum of its content."""
+    write_json(path, {**value, "sum": checksum_of(value)})
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """What :func:`write_sealed` wrote; :class:`CheckpointError` unless it is just that."""
+    """Read what :func:`write_sealed` wrote; raise :class:`CheckpointError` if it is missing, damaged or changed."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         known = value.pop("sum")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error!r}.") from error
-    if known != seal(value):
+    if known != checksum_of(value):
         raise CheckpointError(f"{path} is damaged: it does not agree with its checksum.")
     return dict(value)
 
 
-def seal(value: Mapping[str, Any]) -> str:
+def checksum_of(value: Mapping[str, Any]) -> str:
+    """Return a checksum of plain values that does not depend on the order of their names.
+
+    >>> checksum_of({"a": 1, "b": 2}) == checksum_of({"b": 2, "a": 1})
+    True
+    """
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -1,13 +1,13 @@
-"""Where class prototypes lie: how far apart they are, and how a server spreads them.
+"""The geometry of class prototypes: how far apart they are, and how a server spreads them.
 
-Pure functions on ``(classes, dim)`` tensors; nothing here knows of clients or rounds.  All
-pairs of classes are looked at a block of rows at a time, so that memory grows with
+Pure functions on ``(classes, dim)`` tensors; nothing here knows of clients or rounds.  Pairs
+of classes are computed a block of rows at a time, so that memory grows with
 ``classes``, not with its square, and never with ``classes * classes * dim``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,74 +15,89 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protea.core import row_pairs
 from protea.core.prototypes import Prototypes
 
 Stop = Literal["tangential", "code"]
 Pairs = Literal["dense", "sparse"]
 
-BLOCK = 1 << 20  # numbers in a block of rows by all classes, or of pairs by dimensions
-APART = 0.1  # how far rows at one point are moved before they repel each other
-SLACK = 0.01  # how much cosines may change before pairs are looked for again
+APART = 0.1  # how far equal rows are moved before they repel each other
 
 
 def margins(vectors: Tensor, present: Tensor | None = None) -> Tensor:
-    """The distance of each class to the nearest other one that is present, ``(classes,)``.
+    """Return the distance of each class to the nearest other class that is present, ``(classes,)``.
 
-    Infinite where there is no other, and for absent classes.
+    It is infinite where there is no other class, and for absent classes.
+
+    >>> margins(torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]])).tolist()
+    [1.0, 4.242640495300293, 1.0]
     """
     here = torch.ones(len(vectors), dtype=torch.bool, device=vectors.device) if present is None else present
     points = vectors[here]
     nearest = points.new_empty(len(points))
-    for rows, squares, _ in _squares(points):
+    for rows, squares, _ in row_pairs.squared_distances(points):
         nearest[rows] = squares.amin(1).sqrt()
     return vectors.new_full((len(vectors),), torch.inf).masked_scatter_(here, nearest)
 
 
-def directed(vectors: Tensor) -> Tensor:
-    """Which rows have a direction: all but those of length zero, or next to it.  A bool per class."""
+def has_direction(vectors: Tensor) -> Tensor:
+    """Tell which rows have a direction, a bool per class: all but those whose length is zero, or next to it.
+
+    >>> has_direction(torch.tensor([[0.0, 2.0], [0.0, 0.0]])).tolist()
+    [True, False]
+    """
     lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1)
     return lengths > 1e-12  # below, F.normalize does not give unit rows
 
 
 def energy(vectors: Tensor) -> float:
-    """The sum over pairs of ``-log`` of their distance: E of ProtoNorm's Eq. 10, for unit rows.
+    """Return the sum over pairs of ``-log`` of their distance: E of ProtoNorm's Eq. 10, for unit rows.
 
-    Infinite if two rows are equal.
+    It is infinite if two rows are equal.
+
+    >>> round(energy(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])), 4)  # -log 2
+    -0.6931
     """
     total = 0.0
-    for _, squares, _ in _squares(vectors):
+    for _, squares, _ in row_pairs.squared_distances(vectors):
         total -= float(squares.masked_fill_(squares.isinf(), 1.0).log_().sum()) / 4  # squared, and met twice
     return total
 
 
 def forces(vectors: Tensor) -> Tensor:
-    """How all other rows push each row: F of ProtoNorm's Eq. 11, the downhill slope of the energy.
+    """Return the force of all other rows on each row, ``(classes, dim)``: F of ProtoNorm's Eq. 11, minus the
+    gradient of the energy.
 
     For unit rows each force has the radial part ``(classes - 1) / 2``, whatever the
-    configuration; what is left of it along the sphere says how far from rest a row is.
-    Equal rows do not push each other.
+    configuration; the part along the sphere says how far a row is from equilibrium.  Equal rows
+    do not push each other.
+
+    >>> forces(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])).tolist()
+    [[0.5, 0.0], [-0.5, 0.0]]
     """
     force = torch.empty_like(vectors)
-    for rows, squares, close in _squares(vectors):
+    for rows, squares, close in row_pairs.squared_distances(vectors):
         weights = squares.reciprocal_()
         if close.shape[1]:
             weights[close[0] - rows.start, close[1]] = 0.0
         stay = vectors[rows] * weights.sum(1, keepdim=True)
         torch.addmm(stay, weights, vectors, alpha=-1, out=force[rows])
-        for i, j in _chunks(close, vectors.shape[1]):  # a difference of two close products would be noise
+        for i, j in row_pairs.pair_chunks(close, vectors.shape[1]):  # a difference of two close products would be noise
             away = vectors[i] - vectors[j]
-            force.index_add_(0, i, away / _squared(away).clamp(min=torch.finfo(away.dtype).tiny).unsqueeze(1))
+            force.index_add_(
+                0, i, away / row_pairs.squared_lengths(away).clamp(min=torch.finfo(away.dtype).tiny).unsqueeze(1)
+            )
     return force
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """What :func:`align` found."""
+    """The result of :func:`align`."""
 
     vectors: Tensor  # unit rows
-    steps: int  # taken
-    energy: float
-    residual: float  # mean force along the sphere, as a share of the radial one; 0 at rest
+    steps: int  # that were taken
+    energy: float  # of the result, see :func:`energy`
+    residual: float  # mean force along the sphere, as a share of the radial force; 0 in equilibrium
 
 
 @torch.no_grad()
@@ -97,7 +112,7 @@ def align(
     stop: Stop = "tangential",
     tol: float = 1e-4,
 ) -> Alignment:
-    """Spread directions over the unit sphere: ProtoNorm's Algorithm 1, a Thomson solver.
+    """Spread the directions of rows over the unit sphere: ProtoNorm's Algorithm 1, a solver of Thomson's problem.
 
     ``momentum`` is mu, ``lr`` is eta, multiplied by ``decay`` after ``every`` steps.
     ``tangential`` stops once the residual is below ``tol``.  ``code`` is the authors' rule, which
@@ -105,10 +120,14 @@ def align(
     as most of it is the constant radial part, that is often soon.  It also decays after the very
     first step.
 
-    Rows at one point would stay together for ever, and are moved apart first, always in the
-    same way.  A zero row has no direction and is refused.
+    Equal rows would stay together for ever, and are moved apart first, always in the same way.
+    A zero row has no direction and is refused with :class:`ValueError`.
+
+    >>> found = align(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.8, -0.1]]))
+    >>> (found.vectors @ found.vectors.T)[0, 1:].round(decimals=2).tolist()  # 120 degrees apart
+    [-0.5, -0.5]
     """
-    for row in (~directed(vectors)).nonzero()[:, 0].tolist():
+    for row in (~has_direction(vectors)).nonzero()[:, 0].tolist():
         length = torch.linalg.vector_norm(vectors[row]).item()
         raise ValueError(f"row {row} has no direction: its length is {length}.  Leave absent classes out.")
     start = _apart(F.normalize(vectors, dim=1))
@@ -147,27 +166,27 @@ def refine(
     momentum: float = 0.9,
     pairs: Pairs = "dense",
 ) -> Tensor:
-    """Keep prototypes near what clients sent, and their cosines below ``margin``: FedPAGR's Eq. 4 to 6.
+    """Move prototypes so that they stay near what clients sent and have cosines below ``margin``: FedPAGR's Eq. 4 to 6.
 
     ``steps`` (T) of SGD on unconstrained rows from ``start``, their directions in the loss
 
         sum over uploads p of class c of (1 - p . u_c)  +  weight * sum over c != c' of max(0, u_c . u_c' - margin)
 
-    whose gradient is written out; ``weight`` is lambda_S, ``margin`` is m.  Returns unit rows.
-    ``sparse`` looks only at pairs near or above the margin: the same numbers, sooner where few
-    are.  A zero row is an absent class; it stays zero and pushes no other.
+    whose gradient is written out; ``weight`` is lambda_S, ``margin`` is m.  Returns unit rows,
+    ``(classes, dim)``.  ``sparse`` computes only pairs near or above the margin: the same numbers,
+    sooner where there are few.  A zero row is an absent class; it stays zero and pushes no other.
     """
     sent = torch.zeros_like(start)
     for part in uploads:
         sent += part.vectors
-    here = directed(start)
+    here = has_direction(start)
     point, toward = start[here], -sent[here]
     velocity = torch.zeros_like(point)
-    near = Neighbours(point, margin) if pairs == "sparse" else None
+    near = row_pairs.Neighbours(point, margin) if pairs == "sparse" else None
     for _ in range(steps):
         lengths = torch.linalg.vector_norm(point, dim=1, keepdim=True)
         u = point / lengths
-        pushed = _pushed(u, margin) if near is None else near.pushed(u)
+        pushed = row_pairs.push_above(u, margin) if near is None else near.push(u)
         slope = torch.add(toward, pushed, alpha=2 * weight)  # each pair is counted in both orders
         slope.addcmul_((slope * u).sum(1, keepdim=True), u, value=-1)  # lengths do not matter to the loss
         velocity.mul_(momentum).addcdiv_(slope, lengths)
@@ -178,9 +197,13 @@ def refine(
 
 
 def simplex(classes: int, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Unit rows all equally far apart, as far as can be: every cosine is ``-1 / (classes - 1)``.
+    """Return unit rows ``(classes, dim)`` with equal and largest distances: every cosine is ``-1 / (classes - 1)``.
 
-    The optimum of :func:`align` where ``classes <= dim + 1``.
+    This is the optimum of :func:`align` where ``classes <= dim + 1``; more classes raise :class:`ValueError`.
+
+    >>> rows = simplex(3, 2)
+    >>> (rows @ rows.T)[0].round(decimals=2).tolist()
+    [1.0, -0.5, -0.5]
     """
     if not 1 <= classes <= dim + 1:
         raise ValueError(
@@ -198,61 +221,8 @@ def simplex(classes: int, dim: int, dtype: torch.dtype | None = None) -> Tensor:
     return rows
 
 
-class Neighbours:
-    """The pairs of rows whose cosine may exceed ``margin``, looked for again only where rows moved.
-
-    A cosine changes by no more than both its rows have moved.  So a pair that was below ``margin
-    - SLACK`` when last looked at is still below the margin if neither row moved by ``SLACK / 2``.
-    """
-
-    def __init__(self, like: Tensor, margin: float) -> None:
-        self.margin = margin
-        self.seen = torch.full_like(like, torch.nan)  # where each row was when its pairs were looked for
-        self.pairs: Tensor | None = torch.zeros(2, 0, dtype=torch.int64, device=like.device)
-
-    def pushed(self, u: Tensor) -> Tensor:
-        """For each row the sum of the rows whose cosine with it exceeds the margin."""
-        self.look(u)
-        if self.pairs is None:
-            return _pushed(u, self.margin)
-        result = torch.zeros_like(u)
-        for i, j in _chunks(self.pairs, u.shape[1]):
-            above = (u[i] * u[j]).sum(1) > self.margin
-            i, j = i[above], j[above]
-            result.index_add_(0, i, u[j]).index_add_(0, j, u[i])
-        return result
-
-    def look(self, u: Tensor) -> None:
-        """Bring the pairs up to date."""
-        moved = ~(torch.linalg.vector_norm(u - self.seen, dim=1) < SLACK / 2)  # at first, all: nan is not less
-        if self.pairs is None or not moved.any():
-            return
-        self.seen[moved] = u[moved]
-        found = [self.pairs[:, ~moved[self.pairs].any(0)]]
-        order = torch.arange(len(u), device=u.device)
-        for rows in order[moved].split(_height(len(u))):
-            close = self.seen[rows] @ self.seen.T > self.margin - SLACK
-            close &= (order > rows.unsqueeze(1)) | ~moved  # of two that moved, once
-            i, j = close.nonzero(as_tuple=True)
-            found.append(torch.stack([rows[i], j]))
-            if sum(part.shape[1] for part in found) > len(u) ** 2 // 32:
-                self.pairs = None  # too many to be worth a list, for good
-                return
-        self.pairs = torch.cat(found, dim=1)
-
-
-def _pushed(u: Tensor, margin: float) -> Tensor:
-    """For each row the sum of the rows whose cosine with it exceeds the margin."""
-    result = torch.zeros_like(u)
-    for rows in _blocks(len(u)):
-        above = u[rows] @ u.T > margin
-        above.diagonal(rows.start).fill_(False)
-        if above.any():
-            torch.mm(above.to(u.dtype), u, out=result[rows])
-    return result
-
-
 def _residual(x: Tensor, force: Tensor) -> float:
+    """Return the mean length of the forces along the sphere, as a share of their constant radial part."""
     if len(x) < 2:
         return 0.0
     radial = (len(x) - 1) / 2  # of the force on each row
@@ -261,7 +231,7 @@ def _residual(x: Tensor, force: Tensor) -> float:
 
 
 def _unit_forces(x: Tensor, twos: Tensor | None) -> Tensor:
-    """:func:`forces` of unit rows, in fewer operations where no two rows are close; ``twos`` from :func:`_twos`."""
+    """Compute :func:`forces` of unit rows, faster where no two are close; ``twos`` is from :func:`_twos`."""
     if twos is None:
         return forces(x)
     squares = torch.addmm(twos, x, x.T, alpha=-2)
@@ -272,16 +242,16 @@ def _unit_forces(x: Tensor, twos: Tensor | None) -> Tensor:
 
 
 def _twos(x: Tensor) -> Tensor | None:
-    """Of each two unit rows the squared lengths together, infinite for a row with itself; None if there are many."""
-    if not 0 < len(x) ** 2 <= BLOCK:
+    """Return the sum of squared lengths of each two unit rows, infinite on the diagonal; ``None`` if there are many."""
+    if not 0 < len(x) ** 2 <= row_pairs.BLOCK:
         return None
     return x.new_full((len(x), len(x)), 2.0).fill_diagonal_(torch.inf)
 
 
 def _own_axes(x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Rows in as few coordinates as there are rows, and the axes these belong to, so that ``x = rows @ axes``.
+    """Return the rows in a basis of the space they span, and its axes, so that ``x = rows @ axes``.
 
-    Forces between rows do not leave the space that they span: with few of them it is small.
+    Forces between rows stay in that space, which is small where there are few rows.
     """
     classes, dim = x.shape
     if 2 * classes > dim:  # then finding axes would cost more than is saved
@@ -291,7 +261,7 @@ def _own_axes(x: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _apart(x: Tensor) -> Tensor:
-    """The same unit rows, but for those at one point, which are moved apart a little."""
+    """Return the unit rows with equal ones moved apart by about ``APART``."""
     together = margins(x) < 8 * torch.finfo(x.dtype).eps
     if not together.any():
         return x
@@ -300,46 +270,3 @@ def _apart(x: Tensor) -> Tensor:
     x = x.clone()
     x[together] = F.normalize(x[together] + APART * F.normalize(noise, dim=1), dim=1)
     return x
-
-
-def _squares(x: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Squared distances of a block of rows to all rows, infinite to themselves; and the close pairs.
-
-    They come from products, |a|^2 + |b|^2 - 2 a.b, which loses its digits where a and b are
-    close: such pairs ``(2, pairs)`` are done again from their differences.
-    """
-    x = x - x.mean(0)  # distances stay, and what cancels becomes smaller
-    lengths = _squared(x)
-    for rows in _blocks(len(x)):
-        both = lengths[rows].unsqueeze(1) + lengths
-        squares = torch.addmm(both, x[rows], x.T, alpha=-2)
-        squares.diagonal(rows.start).fill_(torch.inf)
-        close = (squares <= torch.finfo(x.dtype).eps ** 0.5 * both).nonzero().T
-        if not close.shape[1]:
-            yield rows, squares, close
-            continue
-        close[0] += rows.start
-        for a, b in _chunks(close, x.shape[1]):
-            squares[a - rows.start, b] = _squared(x[a] - x[b])
-        yield rows, squares, close
-
-
-def _squared(x: Tensor) -> Tensor:
-    return x.square().sum(1)
-
-
-def _height(classes: int) -> int:
-    return max(1, BLOCK // max(1, classes))
-
-
-def _blocks(classes: int) -> Iterator[slice]:
-    height = _height(classes)
-    for start in range(0, classes, height):
-        yield slice(start, min(start + height, classes))
-
-
-def _chunks(pairs: Tensor, dim: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs ``(2, pairs)`` by so many that their rows fit in a block."""
-    for chunk in pairs.split(max(1, BLOCK // max(1, dim)), dim=1):
-        if chunk.shape[1]:
-            yield chunk[0], chunk[1]

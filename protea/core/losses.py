@@ -15,11 +15,16 @@ Distance = Literal["mse", "squared", "euclidean"]
 
 
 def pull(z: Tensor, y: Tensor, prototypes: Prototypes, metric: Distance = "mse") -> Tensor:
-    """Distance of features to the prototype of their class, mean over the batch.
+    """Return the distance of features ``z`` (n, dim) to the prototype of their class, mean over the batch.
 
     ``mse`` also divides by the dimension, ``squared`` does not, ``euclidean`` takes the root:
     one weight means three different things.  A sample whose class has no prototype adds
     nothing, yet counts in the mean, as in the reference codes.
+
+    >>> origin = Prototypes(torch.zeros(1, 2), torch.ones(1))
+    >>> z, y = torch.tensor([[3.0, 4.0]]), torch.tensor([0])
+    >>> [pull(z, y, origin, metric).item() for metric in ("mse", "squared", "euclidean")]
+    [12.5, 25.0, 5.0]
     """
     away = (z - prototypes.vectors[y]) * prototypes.present[y].unsqueeze(1)
     if metric == "euclidean":
@@ -30,7 +35,7 @@ def pull(z: Tensor, y: Tensor, prototypes: Prototypes, metric: Distance = "mse")
 
 
 def contrast(z: Tensor, y: Tensor, prototypes: Prototypes, temperature: float = 1.0) -> Tensor:
-    """Cross entropy over the cosines between features and prototypes, mean over the batch.
+    """Return the cross entropy over cosines between features and prototypes, mean over the batch.
 
     Classes without a prototype are left out; a sample of such a class adds nothing, yet counts in the mean.
     """
@@ -40,16 +45,19 @@ def contrast(z: Tensor, y: Tensor, prototypes: Prototypes, temperature: float = 
 
 
 def divergence(first: Tensor, second: Tensor, temperature: float = 1.0) -> Tensor:
-    """KL(first || second) of the distributions that two sets of scores stand for, mean over samples.
+    """Return KL(first || second) of the softmax of two sets of scores (n, classes), mean over samples.
 
-    Either may get gradients.  Times the temperature squared, so that these keep their size.
+    Both get gradients.  It is multiplied by the squared temperature, so that gradients keep their size.
+
+    >>> divergence(torch.zeros(1, 3), torch.zeros(1, 3)).item()
+    0.0
     """
     p, q = (first / temperature).log_softmax(1), (second / temperature).log_softmax(1)
     return temperature**2 * (p.exp() * (p - q)).sum(1).mean()
 
 
 def teach(teacher: Tensor, student: Tensor, teaching: Teaching = "apart") -> Tensor:
-    """How far a student's distribution is from a teacher's that learns too.
+    """Return the divergence of a student's scores from those of a teacher that is in training too.
 
     ``apart``: the teacher gets no gradient.  ``joint`` is HtFLlib's: it gets one, and the
     divergence is a mean over classes as well, so smaller by their number.

@@ -1,4 +1,4 @@
-"""Weights as products of thin matrices: fewer numbers, nearly the same weights."""
+"""Weights as products of two thin matrices each: fewer numbers, nearly the same weights."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from protea.core.payload import Payload
 from protea.core.weights import Weights
 
 Matrices = Literal["rows", "kernels"]
-Rule = Literal["enough", "code"]
+RankRule = Literal["enough", "code"]
 
 
 @dataclass(frozen=True)
 class LowRank(Payload):
-    """Weights, some as ``left @ right``."""
+    """The weights of a module, each whole or as ``left @ right``."""
 
-    whole: Mapping[str, Tensor]
+    whole: Mapping[str, Tensor]  # those that would not become smaller
     left: Mapping[str, Tensor]
     right: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, weights: Weights, energy: float, matrices: Matrices = "rows", rule: Rule = "enough") -> Self:
-        """Keep so many singular values that their squares have the share ``energy`` of all.
+    def of(cls, weights: Weights, energy: float, matrices: Matrices = "rows", rule: RankRule = "enough") -> Self:
+        """Compress weights: keep so many singular values that their squares have the share ``energy`` of the sum.
 
         A tensor with more than two axes is one matrix with a row for each output, or
         (``kernels``) as many as there are kernels, all of one rank.  One that would not
@@ -39,7 +39,7 @@ class LowRank(Payload):
                 continue
             matrix = as_matrix(tensor, matrices)
             singular, basis, wide = spectrum(matrix)
-            count = rank(singular, energy, rule)
+            count = rank_for_energy(singular, energy, rule)
             if count * sum(matrix.shape[-2:]) < matrix.shape[-2] * matrix.shape[-1]:
                 del whole[name]
                 kept = basis[..., :count]
@@ -47,7 +47,7 @@ class LowRank(Payload):
         return cls(whole, {k: t.contiguous() for k, t in left.items()}, {k: t.contiguous() for k, t in right.items()})
 
     def weights(self, like: Weights) -> Weights:
-        """The weights again; :class:`PayloadError` unless names and shapes are those of ``like``."""
+        """Multiply the matrices out; raise :class:`PayloadError` unless names and shapes are those of ``like``."""
         found = dict(self.whole)
         for name, left in self.left.items():
             target, right = like.tensors.get(name), self.right.get(name)
@@ -67,25 +67,29 @@ class LowRank(Payload):
 
 
 def as_matrix(tensor: Tensor, matrices: Matrices) -> Tensor:
+    """Return a tensor as one matrix with a row per output, or as it is: a stack of matrices, one per kernel."""
     return tensor.flatten(1) if matrices == "rows" or tensor.ndim == 2 else tensor
 
 
 def spectrum(matrix: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """Singular values, the largest first, and their vectors on the shorter side, the left one if ``wide``.
+    """Return the singular values, largest first, their vectors on the shorter side, and whether that is the left one.
 
-    From the products of rows, or columns: several times as fast as a decomposition of the matrix
-    itself, and as good for the large values, which alone are kept.
+    They come from the products of rows, or columns: several times as fast as a decomposition of the
+    matrix itself, and as exact for the large values, which alone are kept.
     """
     wide = matrix.shape[-2] <= matrix.shape[-1]
     values, vectors = torch.linalg.eigh(matrix @ matrix.mT if wide else matrix.mT @ matrix)
     return values.flip(-1).clamp(min=0).sqrt(), vectors.flip(-1), wide
 
 
-def rank(singular: Tensor, energy: float, rule: Rule = "enough") -> int:
-    """How many singular values, the largest first, have the share ``energy`` of the squares; one at least.
+def rank_for_energy(singular: Tensor, energy: float, rule: RankRule = "enough") -> int:
+    """Return how many singular values, largest first, have the share ``energy`` of the sum of squares; at least one.
 
-    Of several matrices the sums count.  ``code`` is the reference code's rule: the first
-    that has *more* than the share, looked for among all but the last, and 0 if there is none.
+    For a stack of matrices the sums over them count.  ``code`` is the rule of the reference code: the
+    first number that has *more* than the share, among all but the last, and 0 if there is none.
+
+    >>> rank_for_energy(torch.tensor([3.0, 1.0, 0.1]), 0.95)  # 9 and 1 of 10.01
+    2
     """
     squares = singular.square().reshape(-1, singular.shape[-1]).sum(0)
     reached = squares.cumsum(0)
@@ -96,7 +100,7 @@ def rank(singular: Tensor, energy: float, rule: Rule = "enough") -> int:
 
 
 def fits(left: Tensor, right: Tensor, target: Tensor) -> bool:
-    """Whether the product is a matrix, or a stack of them, that holds the target's numbers row by row."""
+    """Tell whether ``left @ right`` has the target's type and, once reshaped, its shape."""
     shapes = {(target.shape[0], target[0].numel()), tuple(target.shape)} if target.ndim > 1 else set()
     floats = left.dtype == right.dtype == target.dtype
     if left.ndim < 2 or left.ndim != right.ndim or left.shape[:-2] != right.shape[:-2] or not floats:

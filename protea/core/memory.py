@@ -1,4 +1,4 @@
-"""What a client or the server remembers from round to round."""
+"""The memory of a client or the server: what it keeps from round to round."""
 
 from __future__ import annotations
 
@@ -11,17 +11,25 @@ import torch
 from torch import Tensor, nn
 
 from protea.core.errors import CheckpointError, PayloadError
-from protea.core.payload import Named, Payload, held, parse_json, refuse_malformed, shortened
+from protea.core.payload import Named, Payload, parse_json, refuse_malformed, shortened, tensors_in
 from protea.core.weights import Weights
 
 T = TypeVar("T")
 
 
 class Memory(UserDict[str, Any]):
-    """Named tensors, payloads, modules, and plain values: all that can be saved without code.
+    """A dictionary of tensors, payloads, modules and plain values, all of which can be saved without code.
 
-    Modules are made by a method's ``start_client`` or ``start_server``; a checkpoint holds
-    their weights only, and finds them in place.
+    Modules are made by a method's ``start_client`` or ``start_server``.  A checkpoint holds their
+    weights only, and loads these into the modules that are there.
+
+    >>> memory = Memory()
+    >>> memory["rounds"] = 3
+    >>> memory["names"] = ["a"]
+    Traceback (most recent call last):
+    ...
+    TypeError: memory['names'] cannot hold a list: it holds tensors, payloads, modules, numbers and strings, so that a \
+run can be saved.  Wrap it in a Payload.
     """
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -35,11 +43,11 @@ class Memory(UserDict[str, Any]):
         super().__setitem__(name, value)
 
     def tensors(self) -> Iterator[Tensor]:
-        """Those it holds, by themselves or in payloads; modules have their own."""
-        return held(self.data)
+        """Yield the tensors that it holds, alone or in payloads; those of modules are not among them."""
+        return tensors_in(self.data)
 
     def flat(self) -> tuple[Named, str]:
-        """Named tensors, and a JSON index that says what each name is."""
+        """Return named tensors, copied to the CPU, and a JSON index that says what each name is."""
         tensors: Named = {}
         index: dict[str, Any] = {}
         for name, value in self.data.items():
@@ -56,7 +64,7 @@ class Memory(UserDict[str, Any]):
         return tensors, json.dumps(index)
 
     def restore(self, tensors: Named, index: str, device: torch.device | str = "cpu") -> None:
-        """Take up what :meth:`flat` gave; :class:`CheckpointError` for anything else."""
+        """Restore what :meth:`flat` returned; raise :class:`CheckpointError` for anything else."""
         parts: dict[str, Named] = {}
         for full, tensor in tensors.items():
             name, _, part = full.partition("/")

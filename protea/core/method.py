@@ -1,4 +1,4 @@
-"""A federated method: what clients send, what the server makes of it."""
+"""The base class of a federated method: what clients send, and what the server does with it."""
 
 from __future__ import annotations
 
@@ -23,29 +23,33 @@ Average = Literal["samples", "uniform"]
 class Upload(Generic[Up]):
     """What one client sent this round."""
 
-    client: int
+    client: int  # its number
     payload: Up
-    samples: int
+    samples: int  # that it has for training
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What an experiment must have for a method to run in it."""
+    """What an experiment must have for a method to run in it; one that lacks it is refused before it starts."""
 
-    same_architecture: bool = False
-    same_head: bool = False
-    public_data: bool = False
-    public_labels: bool = False  # of the public data
-    server_model: bool = False
+    same_architecture: bool = False  # all clients have the same model
+    same_head: bool = False  # all heads have the same shape
+    public_data: bool = False  # samples that every client and the server see: data.public
+    public_labels: bool = False  # and their labels
+    server_model: bool = False  # a model on the server: models.server
 
 
-def counted(uploads: Sequence[Upload[Any]], average: Average) -> list[float] | None:
-    """How much each upload counts in a mean: by its client's samples, or (None) all alike."""
+def upload_weights(uploads: Sequence[Upload[Any]], average: Average) -> list[float] | None:
+    """Return how much each upload counts in a mean: its client's number of samples, or ``None`` for equal weights.
+
+    >>> upload_weights([Upload(0, None, samples=3), Upload(1, None, samples=5)], "samples")
+    [3.0, 5.0]
+    """
     return [float(upload.samples) for upload in uploads] if average == "samples" else None
 
 
 class Method(Generic[Down, Up]):
-    """One federated method.
+    """Base class of federated methods.
 
     Subclasses are frozen dataclasses whose fields are the paper's hyperparameters.  A method
     never stores anything on itself: what must outlive a round goes to ``client.memory`` or
@@ -69,7 +73,7 @@ class Method(Generic[Down, Up]):
 
     @property
     def needs(self) -> Needs:
-        """What an experiment must have; most methods just say ``needs = Needs(...)``."""
+        """What an experiment must have; most methods override it by a class attribute, ``needs = Needs(...)``."""
         return Needs()
 
     def start_server(self, server: Server) -> None:
@@ -79,23 +83,23 @@ class Method(Generic[Down, Up]):
         """Fill ``client.memory`` before the client's first round."""
 
     def broadcast(self, server: Server, client: int) -> Down | None:
-        """What the server sends to ``client``; ``None`` if there is nothing yet."""
+        """Return what the server sends to ``client``; ``None`` if there is nothing yet."""
         return None
 
     def local_update(self, client: Client, down: Down | None) -> Up:
-        """Train on the client's data and return what it sends back."""
+        """Train the client's model on its samples and return what it sends to the server."""
         raise NotImplementedError
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Up]]) -> None:
         """Fold this round's uploads, ordered by client, into ``server.memory``."""
 
     def predict(self, client: Client, x: Tensor, down: Down | None) -> Tensor:
-        """Class scores for a batch, by the rule that the paper evaluates."""
+        """Return class scores (n, classes) for a batch, by the rule that the paper evaluates; default: the head."""
         scores: Tensor = client.model(x)
         return scores
 
     def server_model(self, server: Server) -> SplitModel | None:
-        """The model that the server has, to be judged on the shared test set; ``None`` where it has none."""
+        """Return the model that the server has, to be evaluated on the shared test set; ``None`` if it has none."""
         return None
 
     def check(self, server: Server, up: Up) -> None:
@@ -105,5 +109,5 @@ class Method(Generic[Down, Up]):
         """
 
     def prototypes(self, down: Down | None) -> Prototypes | None:
-        """The global prototypes in a broadcast, so that every method can be judged by them."""
+        """Return the global prototypes in a broadcast, so that every method can be evaluated by them."""
         return down if isinstance(down, Prototypes) else None

@@ -1,10 +1,10 @@
-"""What travels: small frozen dataclasses of tensors, flattened to named tensors and to bytes.
+"""Payloads: what travels between clients and server, as frozen dataclasses of tensors, named tensors, or bytes.
 
 Methods see only the typed form.  Byte counts, checks, engines and files work on the flat
 form.  Only tensors travel: no class names, no code, no pickle.
 
-Nothing that arrives is believed.  Whatever the bytes, what is wrong with them is said by a
-:class:`PayloadError`, and what they make us allocate is bounded.
+Nothing that arrives is trusted.  Whatever the bytes, what is wrong with them is reported by a
+:class:`PayloadError`, and the memory that they make us allocate is bounded.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from protea.core.errors import PayloadError
 
 Named = dict[str, Tensor]
 
-HEADER = 1 << 20  # most bytes of a message's header: names, shapes, and what is said about the tensors
-TENSORS = 10_000  # most in a message
-NAME = 500  # most characters of a name
-AXES = 8  # most of a tensor; torch itself fails on some numbers of them
+HEADER = 1 << 20  # bytes that the header of a message may have: names, shapes, and what is said about the tensors
+TENSORS = 10_000  # that a message may have
+NAME = 500  # characters that the name of a tensor may have
+AXES = 8  # that a tensor may have; torch itself fails on some larger numbers
 EMPTY = 1 << 20  # largest size of a tensor without numbers, where nothing that arrived stands behind a size
 DTYPES = {
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -35,13 +35,20 @@ DTYPES = {
 
 
 class Payload:
-    """Base of all that travels.
+    """Base class of all that travels.
 
     A subclass is a frozen dataclass whose fields are tensors, payloads, or mappings of names
-    to either; ``None`` where a field says so.
+    to either; a field may also be ``None`` if its type says so.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class ExampleScores(Payload):
+    ...     scores: Tensor
+    >>> ExampleScores(torch.ones(2)).flat()
+    {'scores': tensor([1., 1.])}
     """
 
-    kinds: ClassVar[dict[str, type[Payload]]] = {}  # by class name; what a checkpoint may hold
+    kinds: ClassVar[dict[str, type[Payload]]] = {}  # by class name: those that a checkpoint may hold
 
     def __init_subclass__(cls) -> None:
         other = Payload.kinds.setdefault(cls.__name__, cls)
@@ -50,12 +57,12 @@ class Payload:
         Payload.kinds[cls.__name__] = cls
 
     def flat(self) -> Named:
-        """Named tensors, ``{"field.subfield": tensor}``."""
+        """Return named tensors, ``{"field.subfield": tensor}``."""
         return {name: tensor for f in fields(cast(Any, self)) for name, tensor in _flat(f.name, getattr(self, f.name))}
 
     @classmethod
     def from_flat(cls, named: Named) -> Self:
-        """The inverse of :meth:`flat`; names that are not declared are refused."""
+        """Rebuild a payload from :meth:`flat`; raise :class:`PayloadError` for names that are not declared."""
         hints = _hints(cast(Any, cls))
         parts = {f.name: _below(f.name, named) for f in fields(cast(Any, cls))}
         known = {name for part in parts.values() for name in part.values()}
@@ -87,7 +94,7 @@ P = TypeVar("P", bound=Payload)
 
 
 def pack(payload: Payload | None) -> Named:
-    """Flatten and copy: a payload on its way never shares memory with a live model, nor lies in memory as it does."""
+    """Flatten and copy to the CPU: what travels shares no memory, and no memory format, with a model in training."""
     if payload is None:
         return {}
     if not isinstance(cast(object, payload), Payload):
@@ -96,20 +103,26 @@ def pack(payload: Payload | None) -> Named:
 
 
 def as_sent(tensor: Tensor) -> Tensor:
-    """A copy that lies in memory as what comes out of a file: sums may depend on that."""
+    """Return a contiguous copy, as reading from a file would give: float sums may depend on the memory format."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def unpack(kind: type[P], named: Named) -> P | None:
-    """Rebuild a payload of type ``kind``; nothing stands for ``None``.  What no payload can hold is refused."""
+    """Rebuild a payload of type ``kind`` from what :func:`pack` gave; no tensors at all stand for ``None``.
+
+    What no payload can hold is refused.
+
+    >>> unpack(Payload, {}) is None
+    True
+    """
     refuse_malformed(named)
     if named and not issubclass(kind, Payload):
-        raise PayloadError(f"nothing was expected; {some(named)} arrived.")
+        raise PayloadError(f"nothing was expected; {first_names(named)} arrived.")
     return kind.from_flat(named) if named else None
 
 
 def places_of(wanted: type[Payload], kind: type[Any], named: Named) -> list[str]:
-    """Where in a flattened payload of type ``kind`` there are payloads of type ``wanted``: prefixes of names.
+    """Return the prefixes of names in a flattened payload of type ``kind`` below which there are ``wanted`` payloads.
 
     The prefix of the payload itself is empty.
     """
@@ -131,49 +144,57 @@ def places_of(wanted: type[Payload], kind: type[Any], named: Named) -> list[str]
     return found
 
 
-def held(item: object) -> Iterator[Tensor]:
-    """The tensors of a payload as they are in memory; what travels of them may be less."""
+def tensors_in(item: object) -> Iterator[Tensor]:
+    """Yield the tensors of a payload as they are in memory; less than that may travel."""
     if isinstance(item, Tensor):
         yield item
     elif isinstance(item, Payload):
         for field in fields(cast(Any, item)):
-            yield from held(getattr(item, field.name))
+            yield from tensors_in(getattr(item, field.name))
     elif isinstance(item, Mapping):
         for part in item.values():
-            yield from held(part)
+            yield from tensors_in(part)
 
 
 def nbytes(named: Named) -> int:
-    """Exact size of the tensors themselves."""
+    """Return the size of the numbers in these tensors, in bytes.
+
+    >>> nbytes({"a": torch.zeros(2, 3), "b": torch.zeros(5, dtype=torch.bool)})
+    29
+    """
     return sum(t.numel() * t.element_size() for t in named.values())
 
 
-def halved(named: Named) -> Named:
-    """Floats in half the size, for pictures; not for learning."""
+def to_half(named: Named) -> Named:
+    """Return floats as float16, for snapshots that are only drawn, never trained on."""
     return {name: t.half() if t.is_floating_point() else t for name, t in named.items()}
 
 
 def to_bytes(named: Named, **about: object) -> bytes:
-    """One safetensors message; ``about`` is small and plain (JSON)."""
+    """Return one safetensors message; ``about`` is small and plain, and travels in its header as JSON.
+
+    >>> from_bytes(to_bytes({"a": torch.ones(2)}, round=3))
+    ({'a': tensor([1., 1.])}, {'round': 3})
+    """
     return save(named, metadata={"about": json.dumps(about)})
 
 
 def from_bytes(message: bytes, limit: int | None = None) -> tuple[Named, dict[str, Any]]:
-    """The inverse of :func:`to_bytes`; a message of more than ``limit`` bytes is not even looked at.
+    """Read what :func:`to_bytes` gave; a message of more than ``limit`` bytes is refused unread.
 
-    What is in ``about`` is plain, and otherwise for the receiver to check.
+    ``about`` is plain JSON; what it says is for the receiver to check.
     """
     if limit is not None and len(message) > limit:
         raise PayloadError(f"a message of {len(message)} bytes arrived; {limit} at most were expected.")
-    named, text = parse(message, "about")
+    named, text = parse_tensors(message, "about")
     about = parse_json(text)
     if not isinstance(about, dict):
         raise PayloadError(f"what is said about the tensors is a {type(about).__name__}, not an object with names.")
     return named, about
 
 
-def parse(message: bytes, key: str) -> tuple[Named, str]:
-    """The tensors of a safetensors message, and the text under ``key``, all that it may say beside them.
+def parse_tensors(message: bytes, key: str) -> tuple[Named, str]:
+    """Read the tensors of a safetensors message, and the text under ``key``, the only other thing it may hold.
 
     The header is checked before any tensor is made.  That offsets fit shapes and the message,
     without gap or overlap, is checked by safetensors.
@@ -201,7 +222,7 @@ def parse(message: bytes, key: str) -> tuple[Named, str]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a JSON text says; a name that occurs twice, which each reader may take otherwise, is refused."""
+    """Read a JSON text; refuse a name that occurs twice, of which readers differ in which one they take."""
     try:
         return json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -209,7 +230,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def refuse_malformed(named: Named) -> None:
-    """Raise :class:`PayloadError` for tensors that no payload has, and on which torch itself may fail."""
+    """Raise :class:`PayloadError` for tensors that no payload has: of odd types or shapes, on which torch may fail."""
     for name, tensor in named.items():
         if tensor.dtype not in DTYPES:
             raise PayloadError(f"{name!r} is of {tensor.dtype}, which does not travel.")
@@ -237,19 +258,24 @@ def refuse_large(named: Named, norm: float) -> None:
                 )
 
 
-def some(names: Iterable[str]) -> str:
-    """The first few names, for a message."""
+def first_names(names: Iterable[str]) -> str:
+    """Return the first few names, for a message.
+
+    >>> first_names(["b", "a", "d", "c"])
+    'a, b, c and 1 more'
+    """
     known = sorted(names)
     more = f" and {len(known) - 3} more" if len(known) > 3 else ""
     return ", ".join(shortened(name if name.isprintable() and name else repr(name)) for name in known[:3]) + more
 
 
 def shortened(text: str) -> str:
-    """For a message: what was sent may be long."""
+    """Cut a text to 200 characters, for a message: what was sent may be long."""
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dictionary; raise :class:`ValueError` if a name occurs twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a name occurs twice")
@@ -257,6 +283,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _flat(name: str, item: object) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a field with their full names."""
     if isinstance(item, Tensor):
         yield name, item
     elif isinstance(item, Payload):
@@ -269,11 +296,12 @@ def _flat(name: str, item: object) -> Iterator[tuple[str, Tensor]]:
 
 
 def _below(name: str, named: Named) -> dict[str, str]:
-    """Names at or below ``name``, each without that prefix."""
+    """Return the names at or below ``name``: without that prefix, and in full."""
     return {k[len(name) + 1 :]: k for k in named if k == name or k.startswith(f"{name}.")}
 
 
 def _build(hint: Any, part: Named, where: str) -> object:
+    """Rebuild the value of one field from its declared type and the tensors below its name."""
     options = [option for option in get_args(hint) if option is not type(None)]
     if type(None) in get_args(hint):
         if not part:
@@ -281,7 +309,7 @@ def _build(hint: Any, part: Named, where: str) -> object:
         hint = options[0]
     if hint is Tensor:
         if part.keys() != {""}:
-            raise PayloadError(f"{where} must be one tensor; found {some(part) or 'nothing'}.")
+            raise PayloadError(f"{where} must be one tensor; found {first_names(part) or 'nothing'}.")
         return part[""]
     if isinstance(get_origin(hint), type) and issubclass(cast(type, get_origin(hint)), Mapping):
         kind = get_args(hint)[1]

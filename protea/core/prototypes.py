@@ -11,40 +11,51 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea.core.errors import PayloadError
-from protea.core.payload import Named, Payload, some
+from protea.core.payload import Named, Payload, first_names
 
 Weighting = Literal["uniform", "count", "literal"]
-Metric = Literal["euclidean", "cosine"]
+DistanceMetric = Literal["euclidean", "cosine"]
 
-LARGEST = 1 << 26  # most numbers in a set of prototypes that arrives: 100,000 classes in 512 dimensions are fewer
-MOST = 1e9  # samples of one class
+LARGEST = 1 << 26  # numbers that arriving prototypes may have: 100,000 classes in 512 dimensions are fewer
+MOST = 1e9  # samples that a class may have
 
 
 @dataclass(frozen=True)
 class Prototypes(Payload):
-    """Mean features per class.  A class with ``counts == 0`` is absent; its vector is zero."""
+    """The mean feature of each class.  A class with ``counts == 0`` is absent; its vector is zero.
+
+    >>> found = Prototypes.of(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), torch.tensor([1, 1]), classes=2)
+    >>> found.vectors.tolist(), found.counts.tolist(), found.present.tolist()
+    ([[0.0, 0.0], [2.0, 0.0]], [0.0, 2.0], [False, True])
+    """
 
     vectors: Tensor  # (classes, dim)
     counts: Tensor  # (classes,) number of samples behind each vector
 
     @classmethod
     def absent(cls, classes: int, dim: int) -> Self:
+        """Return prototypes of no class at all."""
         return cls(torch.zeros(classes, dim), torch.zeros(classes))
 
     @classmethod
     def of(cls, features: Tensor, labels: Tensor, classes: int) -> Self:
-        """The mean feature of each class (Eq. 3 of FedProto)."""
+        """Return the mean of features (n, dim) over the samples of each class: Eq. 3 of FedProto."""
         counts = torch.bincount(labels, minlength=classes).to(features.dtype)
         sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
         return cls(sums / counts.clamp(min=1).unsqueeze(1), counts)
 
     @classmethod
     def mean(cls, parts: Sequence[Prototypes], weights: Weighting = "uniform") -> Self:
-        """Mean over clients; a client counts only for the classes it has.
+        """Return the mean over clients; a client counts only for the classes it has.
 
         ``uniform`` counts each such client once, as all reference codes do; ``count`` by its
         samples of the class; ``literal`` is Eq. 6 of FedProto as printed, which weighs by
         samples and then divides by the number of clients once more.
+
+        >>> one = Prototypes(torch.tensor([[2.0]]), torch.tensor([1.0]))
+        >>> other = Prototypes(torch.tensor([[8.0]]), torch.tensor([5.0]))
+        >>> [Prototypes.mean([one, other], weights).vectors.item() for weights in ("uniform", "count", "literal")]
+        [5.0, 7.0, 3.5]
         """
         vectors = torch.stack([part.vectors for part in parts])  # (clients, classes, dim)
         counts = torch.stack([part.counts for part in parts])  # (clients, classes)
@@ -58,16 +69,17 @@ class Prototypes(Payload):
 
     @staticmethod
     def points(parts: Sequence[Prototypes]) -> tuple[Tensor, Tensor]:
-        """All vectors of all parts as if they were samples, and the class of each."""
+        """Return the present vectors of all parts, ``(points, dim)``, and the class of each, like samples."""
         points = torch.cat([part.vectors[part.present] for part in parts])
         return points, torch.cat([part.present.nonzero().squeeze(1) for part in parts])
 
     @property
     def present(self) -> Tensor:
+        """Which classes there are: a bool per class, ``(classes,)``."""
         return self.counts > 0
 
     def filled(self, earlier: Prototypes | None) -> Prototypes:
-        """These prototypes, and for classes absent here the earlier ones."""
+        """Return these prototypes with the earlier ones for classes that are absent here."""
         if earlier is None:
             return self
         here = self.present
@@ -77,12 +89,15 @@ class Prototypes(Payload):
         )
 
     def only(self, classes: Tensor) -> Prototypes:
-        """These prototypes without those of other ``classes`` (a bool per class)."""
+        """Return the prototypes of these ``classes`` (a bool per class); the others become absent."""
         keep = self.present & classes
         return Prototypes(self.vectors * keep.unsqueeze(1), self.counts * keep)
 
-    def scores(self, features: Tensor, metric: Metric = "euclidean") -> Tensor:
-        """Nearness to each prototype, ``(batch, classes)``: higher is better, -inf where absent."""
+    def scores(self, features: Tensor, metric: DistanceMetric = "euclidean") -> Tensor:
+        """Return the nearness of features to each prototype, ``(batch, classes)``: minus the distance, or the cosine.
+
+        Absent classes have ``-inf``.
+        """
         if metric == "euclidean":
             near = -torch.cdist(features, self.vectors)
         else:
@@ -91,6 +106,7 @@ class Prototypes(Payload):
         return near.masked_fill(~self.present, -torch.inf)
 
     def to(self, device: torch.device | str) -> Prototypes:
+        """Return these prototypes on a device."""
         return Prototypes(self.vectors.to(device), self.counts.to(device))
 
     # Only vectors of present classes travel; the counts say which these are.
@@ -101,7 +117,7 @@ class Prototypes(Payload):
     @classmethod
     def from_flat(cls, named: Named) -> Self:
         if named.keys() != {"vectors", "counts"}:
-            raise PayloadError(f"Prototypes hold vectors and counts; found {some(named) or 'nothing'}.")
+            raise PayloadError(f"Prototypes hold vectors and counts; found {first_names(named) or 'nothing'}.")
         rows, counts = named["vectors"], named["counts"]
         present = counts > 0
         if rows.ndim != 2 or counts.ndim != 1 or len(rows) != int(present.sum()):
@@ -133,7 +149,13 @@ class Prototypes(Payload):
 
 
 class Collector:
-    """Prototypes gathered batch by batch, while a model trains."""
+    """Running sums of features per class, gathered batch by batch while a model trains.
+
+    >>> collector = Collector(classes=2)
+    >>> collector.add(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 0]))
+    >>> collector.prototypes().vectors.tolist()
+    [[2.0], [0.0]]
+    """
 
     def __init__(self, classes: int) -> None:
         self.classes = classes
@@ -141,6 +163,7 @@ class Collector:
         self.counts: Tensor | None = None
 
     def add(self, features: Tensor, labels: Tensor) -> None:
+        """Add a batch of features (n, dim), without their gradients."""
         features = features.detach()
         if self.sums is None or self.counts is None:
             self.sums = features.new_zeros(self.classes, features.shape[1])
@@ -149,6 +172,7 @@ class Collector:
         self.counts.index_add_(0, labels, torch.ones_like(labels, dtype=features.dtype))
 
     def prototypes(self) -> Prototypes:
+        """Return the mean of all features that were added, per class."""
         if self.sums is None or self.counts is None:
             raise ValueError("no batch was added")
         return Prototypes(self.sums / self.counts.clamp(min=1).unsqueeze(1), self.counts)

@@ -1,4 +1,4 @@
-"""What clients say of samples that everybody has."""
+"""Public samples, which everybody has: which of them are asked about, and what clients answer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from protea.core.samples import Samples
 from protea.core.server import Server
 
 
-def draw(server: Server, count: int) -> Tensor:
-    """Some public samples, drawn anew in each round: a bool for each."""
+def draw_public(server: Server, count: int) -> Tensor:
+    """Draw ``count`` public samples for this round: a bool for each public sample, true where it was drawn."""
     assert server.public is not None
     mask = torch.zeros(len(server.public), dtype=torch.bool)
     mask[torch.randperm(len(mask), generator=server.rng.at("round", server.round).generator("public"))[:count]] = True
     return mask.to(server.device)
 
 
-def chosen(public: Samples, mask: Tensor) -> Samples:
-    """The public samples that a mask which arrived names."""
+def select_public(public: Samples, mask: Tensor) -> Samples:
+    """Return the public samples that a received mask names; raise :class:`PayloadError` if it does not fit."""
     if mask.dtype != torch.bool or mask.shape != (len(public),):
         raise PayloadError(
             f"a choice of {tuple(mask.shape)} of {mask.dtype} arrived; not a bool for each of {len(public)} "
@@ -31,7 +31,7 @@ def chosen(public: Samples, mask: Tensor) -> Samples:
 
 
 def check_rows(name: str, found: Tensor, rows: int | None, width: int) -> None:
-    """Raise unless ``found`` has a row of ``width`` floats for each of ``rows`` samples (any number if None)."""
+    """Raise :class:`PayloadError` unless ``found`` has ``rows`` rows (any number if ``None``) of ``width`` float32."""
     if found.ndim != 2 or found.shape[1] != width or (rows is not None and len(found) != rows):
         samples = "each sample" if rows is None else f"each of {rows} samples"
         raise PayloadError(f"{name} of shape {tuple(found.shape)} arrived; expected are {width} numbers for {samples}.")
@@ -39,10 +39,13 @@ def check_rows(name: str, found: Tensor, rows: int | None, width: int) -> None:
         raise PayloadError(f"{name} of {found.dtype} arrived, not of float32.")
 
 
-def blend(values: Tensor, weights: Tensor) -> Tensor:
-    """Mean over clients of ``(clients, samples, width)``, each sample with its own ``(clients, samples)`` weights.
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Return the mean over clients of ``(clients, samples, width)``, with weights ``(clients, samples)``.
 
-    Where all weights are 0, each client counts the same.
+    Where all weights of a sample are 0, each client counts the same.
+
+    >>> weighted_mean(torch.tensor([[[1.0]], [[5.0]]]), torch.tensor([[3.0], [1.0]])).tolist()
+    [[2.0]]
     """
     weights = torch.where(weights.sum(0) > 0, weights, 1.0)
     return (weights.unsqueeze(2) * values).sum(0) / weights.sum(0).unsqueeze(1)

@@ -18,7 +18,7 @@ import torch
 
 @dataclass(frozen=True)
 class Streams:
-    """All random streams below one path.
+    """A family of random streams: one for each purpose, all given by the run's seed and a path of names.
 
     >>> Streams(7).at("client", 3).at("round", 12).seed("batches") == \
         Streams(7, "client/3/round/12/").seed("batches")
@@ -29,22 +29,29 @@ class Streams:
     path: str = ""
 
     def at(self, *names: object) -> Streams:
+        """Return the streams further down the path: of a client, of a round.
+
+        >>> Streams(7).at("client", 3)
+        Streams(root=7, path='client/3/')
+        """
         return Streams(self.root, self.path + "".join(f"{name}/" for name in names))
 
     def seed(self, purpose: str) -> int:
-        """63 bits of BLAKE2 of the path; never ``hash()``, which differs between processes."""
+        """Return a seed of 63 bits: BLAKE2b of path and purpose, as ``hash()`` differs between processes."""
         digest = hashlib.blake2b(f"{self.root}/{self.path}{purpose}".encode(), digest_size=8)
         return int.from_bytes(digest.digest(), "big") >> 1
 
     def generator(self, purpose: str) -> torch.Generator:
+        """Return a new torch generator, on the CPU, at the beginning of a stream."""
         return torch.Generator().manual_seed(self.seed(purpose))
 
     def numpy(self, purpose: str) -> np.random.Generator:
+        """Return a new NumPy generator at the beginning of a stream."""
         return np.random.default_rng(self.seed(purpose))
 
     @contextmanager
     def default(self, purpose: str) -> Iterator[None]:
-        """Use this stream for draws that take no generator, such as dropout and weight init."""
+        """Use a stream within the block for draws that take no generator, such as dropout and first weights."""
         seed, cuda = self.seed(purpose), torch.cuda.is_initialized()
         with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if cuda else []):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed is far slower

@@ -1,4 +1,4 @@
-"""The server as a method sees it."""
+"""The server as a method sees it: its memory, its public samples, and a training loop."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ from protea.core.training import Training, batches, set_training
 
 
 def no_models(architecture: str) -> SplitModel:
+    """Refuse to make a model: the default of clients and servers that tests build by hand."""
     raise LookupError(f"no model {architecture!r} can be made here")
 
 
 @dataclass
 class Server:
-    """What ``start_server``, ``broadcast``, ``aggregate`` and ``server_model`` may touch."""
+    """The server, as ``start_server``, ``broadcast``, ``aggregate`` and ``server_model`` of a method receive it."""
 
     classes: int
     dim: int
     rng: Streams
     public: Samples | None = None
-    make: Callable[[str], SplitModel] = no_models  # a model by name; "smallest" of the family, "server"
+    make: Callable[[str], SplitModel] = (
+        no_models  # makes a model by name; "smallest": the family's, "server": models.server
+    )
     device: torch.device = torch.device("cpu")
     round: int = 0
     rounds: int = 1
     memory: Memory = field(default_factory=Memory)
 
     def fit(self, loss: Callable[[Tensor], Tensor], *modules: nn.Module, rows: Tensor, plan: Training) -> float:
-        """Train modules on ``loss(some of rows)``, batch by batch at ``plan``'s first rate; the last epoch's mean.
+        """Train modules on ``loss(batch of rows)`` at the learning rate ``plan.lr``; return the last epoch's mean loss.
 
-        What a row stands for is the loss's to know: a public sample, an upload, something drawn.
+        The loss decides what a row is: the number of a public sample, of an upload, of something drawn.
         """
         optimizer = plan.make_optimizer((p for module in modules for p in module.parameters()), plan.lr)
         set_training(modules, single=plan.batch == 1 or len(rows) == 1)

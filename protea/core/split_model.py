@@ -1,4 +1,4 @@
-"""A model of any architecture, seen as body, adapter and head."""
+"""A model of any architecture as three parts: body, adapter and head."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 
 class View(Protocol):
-    """Numbers for texts: tokens, or what the frozen layers of a model make of them.
+    """How a model turns texts into numbers: tokens, or the outputs of its frozen layers.
 
-    ``key`` names all that these depend on.  ``shape`` is that of one text's numbers.
+    ``key`` names everything that the numbers depend on.  ``shape`` is that of one text's numbers.
     """
 
     key: str
@@ -22,42 +22,52 @@ class View(Protocol):
 
 
 class SplitModel(nn.Module):
-    """``head(adapter(body(x)))``.
+    """A classifier ``head(adapter(body(x)))``.
 
     The body gives the architecture's own features, the adapter maps these to the ``dim``
     numbers that all clients share, the head maps them to classes.  ``name`` is for messages.
+
+    >>> import torch
+    >>> model = SplitModel(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 2))
+    >>> x = torch.zeros(5, 2, 2)
+    >>> model.features(x).shape, model(x).shape
+    (torch.Size([5, 3]), torch.Size([5, 2]))
     """
 
     def __init__(self, body: nn.Module, adapter: nn.Module, head: nn.Module, name: str = "own model") -> None:
         super().__init__()
         self.body, self.adapter, self.head, self.name = body, adapter, head, name
-        self._remembers = False
+        self._reuses = False
         self._last: tuple[Tensor, Tensor] | None = None
 
     @property
     def view(self) -> View | None:
-        """How the model wants to see a text; ``None`` for models of numbers."""
+        """How the model turns texts into numbers; ``None`` for a model whose inputs are numbers."""
         return getattr(self.body, "view", None)
 
     def features(self, x: Tensor) -> Tensor:
-        """What prototypes are made of: ``(batch, dim)``."""
+        """Return the features of a batch, ``(batch, dim)``: what prototypes are the means of."""
         if self._last is not None and self._last[0] is x:
             return self._last[1]
         z: Tensor = self.adapter(self.body(x))
-        if self._remembers:
+        if self._reuses:
             self._last = x, z
         return z
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return class scores, ``(batch, classes)``."""
         scores: Tensor = self.head(self.features(x))
         return scores
 
     @contextmanager
-    def remembering(self, x: Tensor | None = None, z: Tensor | None = None) -> Iterator[None]:
-        """Within, features of one batch are computed once, however many rules ask; if ``z``, those of ``x``, never."""
-        self._remembers = True
+    def reuse_features(self, x: Tensor | None = None, z: Tensor | None = None) -> Iterator[None]:
+        """Compute the features of a batch once within the block, however often they are asked for.
+
+        With ``x`` and ``z`` the features of ``x`` are known to be ``z``, and not computed at all.
+        """
+        self._reuses = True
         self._last = None if x is None or z is None else (x, z)
         try:
             yield
         finally:
-            self._remembers, self._last = False, None
+            self._reuses, self._last = False, None

@@ -1,6 +1,7 @@
 """Prototypes that a server trains on those of its clients, and the loss that keeps their classes apart.
 
-The loss is FedTGP's; slopes are written out, and weights are changed in place.  ``Eq.`` are that paper's.
+The loss is FedTGP's, and so are numbers of equations.  Gradients ("slopes") are written out, and weights are changed
+in place: that is several times as fast as autograd.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ CLOSE = 0.01  # squared distances below this share of the squared lengths are ta
 
 
 class TrainablePrototypes(nn.Module):
-    """A vector per class, and the network F that makes a prototype of it (Figure 3)."""
+    """A trainable vector per class, and the network F that maps it to a prototype (Figure 3 of FedTGP)."""
 
     def __init__(self, classes: int, dim: int, mlp: bool = True) -> None:
         super().__init__()
@@ -27,15 +28,16 @@ class TrainablePrototypes(nn.Module):
         self.mlp = nn.Sequential(*layers)
 
     def forward(self) -> Tensor:
+        """Return the prototypes, ``(classes, dim)``."""
         return self.layers()[1]
 
     def prototypes(self) -> Prototypes:
-        """All classes, also those that no client has reported yet."""
+        """Return the prototypes of all classes, also of those that no client has reported yet."""
         vectors = self().detach().clone()
         return Prototypes(vectors, vectors.new_ones(len(vectors)))
 
     def layers(self) -> tuple[Tensor, Tensor]:
-        """What is inside the network, after its ReLU, and the prototypes."""
+        """Return the hidden layer after its ReLU, and the prototypes; both are ``(classes, dim)``."""
         if not self.mlp:
             return self.vectors, self.vectors
         inner, inner_bias, outer, outer_bias = self.mlp.parameters()
@@ -44,9 +46,9 @@ class TrainablePrototypes(nn.Module):
 
     @torch.no_grad()
     def descend(self, slope: Tensor, hidden: Tensor, lr: float) -> None:
-        """One step of SGD, in place, where a loss has this slope at the prototypes.
+        """Take one step of SGD, in place, for a loss whose gradient at the prototypes is ``slope``.
 
-        As by autograd, but without a graph, and without ever holding the slope of a weight.
+        The result is that of autograd, without a graph, and without ever holding the gradient of a weight.
         """
         if self.mlp:
             inner, inner_bias, outer, outer_bias = self.mlp.parameters()
@@ -69,7 +71,7 @@ def train_prototypes(
     batch: int,
     lr: float,
 ) -> float:
-    """Train prototypes on the uploads ``points`` by :func:`contrast`; the last epoch's mean loss.
+    """Train prototypes on the uploads ``points`` (n, dim) by :func:`contrast`; return the last epoch's mean loss.
 
     ``margin`` is one number or one for each class.  Every batch runs all classes through the
     network again, and this is nearly all of the cost: a larger ``batch`` is faster almost in proportion.
@@ -91,19 +93,23 @@ def train_prototypes(
 
 
 def contrast(points: Tensor, labels: Tensor, prototypes: Tensor, margin: Tensor | float) -> Tensor:
-    """Eq. 10, mean over points: each must be nearer to its own prototype than to others, by ``margin``.
+    """Return Eq. 10, mean over points: each must be nearer to its own prototype than to others, by ``margin``.
 
-    Distances are not taken from squares and products, which near 0 give noise; their gradient at 0 is 0.
+    Distances come from differences, as near 0 those from products are noise; their gradient at 0 is 0.
+
+    >>> far = torch.tensor([[0.0], [100.0]])
+    >>> contrast(torch.tensor([[0.0]]), torch.tensor([0]), far, margin=1.0).item()
+    0.0
     """
     away = torch.cdist(points, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
     return F.cross_entropy(-(away + margin * F.one_hot(labels, len(prototypes))), labels)
 
 
 def contrast_slope(points: Tensor, labels: Tensor, prototypes: Tensor, margins: Tensor) -> tuple[Tensor, Tensor]:
-    """:func:`contrast` with a margin for each class, and its slope at the prototypes, written out.
+    """Return :func:`contrast` with a margin for each class, and its gradient at the prototypes.
 
-    A prototype goes along its differences to points.  Distances, and these differences, come from
-    products, but for close pairs: there they would lose their digits.
+    The gradient is a sum of differences to points.  Distances and differences come from products,
+    except for close pairs, where products would lose digits.
     """
     centre = points.mean(0)
     x, p = points - centre, prototypes - centre  # distances stay, and what cancels becomes smaller

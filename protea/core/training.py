@@ -1,4 +1,4 @@
-"""How models are trained: optimizer, learning rate, batches."""
+"""Settings of training: optimizer, learning rate, batches."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from protea.core.choices import choice_of
-
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+from protea.core.ranges import Fraction
 
 
 class Optimizer(Protocol):
@@ -58,7 +57,7 @@ def _kernels(parameters: Sequence[nn.Parameter]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Training:
-    """Local training, the same for all clients.  The optimizer is made anew each round."""
+    """``[training]``: how clients train, the same for all.  The optimizer is made anew each round."""
 
     epochs: PositiveInt = 1
     batch: PositiveInt = 10
@@ -76,7 +75,11 @@ class Training:
             object.__setattr__(self, "optimizer", OPTIMIZERS[self.optimizer]())  # in Python a word will do, too
 
     def rate(self, round: int, rounds: int) -> float:
-        """The learning rate of a round; rounds count from 1, and the first has ``lr``."""
+        """Return the learning rate of a round; rounds count from 1, and the first has ``lr``.
+
+        >>> Training(lr=0.1, schedule="cosine").rate(round=6, rounds=10)
+        0.05
+        """
         match self.schedule:
             case "cosine":
                 return self.lr * 0.5 * (1 + math.cos(math.pi * (round - 1) / rounds))
@@ -86,13 +89,13 @@ class Training:
                 return self.lr
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-        """A new optimizer of those parameters that are not frozen."""
+        """Return a new optimizer of those parameters that are not frozen."""
         made: torch.optim.Optimizer = self.optimizer([p for p in parameters if p.requires_grad], lr, self)
         return made
 
 
 def set_training(modules: Sequence[nn.Module], *, single: bool) -> None:
-    """Training mode, but for frozen parts, and for BatchNorm where batches are single samples: these stay at rest."""
+    """Set training mode; frozen parts, and BatchNorm where batches are ``single`` samples, stay in evaluation mode."""
     for module in modules:
         module.train()
         for part in module.modules():
@@ -102,10 +105,15 @@ def set_training(modules: Sequence[nn.Module], *, single: bool) -> None:
 
 
 def batches(order: Tensor, size: int, last: Literal["keep", "drop"] = "keep") -> Iterator[Tensor]:
-    """Cut row numbers into batches.
+    """Yield batches of row numbers, in the given order.
 
     A last batch of one joins the batch before it, even if it is kept: BatchNorm cannot train on one sample.
     An only batch is never dropped: a client with few samples trains on those.
+
+    >>> [len(batch) for batch in batches(torch.arange(7), 3)]
+    [3, 4]
+    >>> [len(batch) for batch in batches(torch.arange(8), 3, last="drop")]
+    [3, 3]
     """
     parts = list(order.split(size)) if len(order) else []
     if len(parts) > 1 and len(parts[-1]) < size and last == "drop":

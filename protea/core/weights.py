@@ -1,4 +1,4 @@
-"""Weights of a module, as a payload."""
+"""The weights of a module as a payload."""
 
 from __future__ import annotations
 
@@ -17,47 +17,59 @@ from protea.core.split_model import SplitModel
 
 @dataclass(frozen=True)
 class Weights(Payload):
-    """A module's parameters and buffers by name."""
+    """A module's parameters and buffers by name.
+
+    >>> layer = nn.Linear(2, 1)
+    >>> sorted(Weights.of(layer).tensors)
+    ['bias', 'weight']
+    """
 
     tensors: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, module: nn.Module, *, buffers: bool = True) -> Self:
-        """Copies; without ``buffers`` the parameters alone, so not BatchNorm's statistics."""
+        """Copy a module's weights; without ``buffers`` the parameters alone, so not BatchNorm's statistics."""
         parts = module.state_dict() if buffers else dict(module.named_parameters())
         return cls({name: as_sent(t.detach()) for name, t in parts.items()})
 
     def load_into(self, module: nn.Module, *, buffers: bool = True) -> None:
-        """Give the module these weights; :class:`PayloadError` unless they are like its own."""
+        """Load these weights into a module; raise :class:`PayloadError` unless names, shapes and types are its own."""
         self.check_like(Weights.of(module, buffers=buffers))
         module.load_state_dict(dict(self.tensors), strict=buffers)
 
     def below(self, part: str) -> Weights:
-        """Those of one part of the module, ``head`` say, by their names in that part."""
+        """Return the weights of one part of the module, such as ``head``, by their names in that part."""
         return Weights({
             name.removeprefix(f"{part}."): t for name, t in self.tensors.items() if name.startswith(f"{part}.")
         })  # fmt: skip
 
     def run(self, module: nn.Module, x: Tensor) -> Tensor:
-        """What the module makes of ``x`` with these weights; it keeps its own, and lends its buffers if need be."""
+        """Return ``module(x)`` computed with these weights; the module itself does not change.
+
+        Buffers that are not among them, such as BatchNorm's statistics, are the module's own.
+        """
         if lacking := {name for name, _ in module.named_parameters()} - self.tensors.keys():
             raise PayloadError(f"Weights {min(lacking)!r}: nothing arrived.")
         out: Tensor = functional_call(module, dict(self.tensors), x)
         return out
 
     def features(self, model: SplitModel, x: Tensor) -> Tensor:
-        """The model's features with these weights.  Part by part, as it may remember features of its own."""
+        """Return the model's features with these weights; part by part, as the model may reuse features of its own."""
         return self.below("adapter").run(model.adapter, self.below("body").run(model.body, x))
 
     def scores(self, model: SplitModel, x: Tensor) -> Tensor:
-        """The model's answer with these weights."""
+        """Return the model's class scores with these weights."""
         return self.below("head").run(model.head, self.features(model, x))
 
     @classmethod
     def mean(cls, parts: Sequence[Weights], samples: Sequence[float] | None = None) -> Self:
-        """Mean name by name, weighted by ``samples`` where given.
+        """Return the mean of several modules' weights, weighted by ``samples`` where given.
 
-        Whole numbers (BatchNorm's step counter) cannot be averaged and are the largest seen.
+        Of whole numbers (BatchNorm's step counter), which have no mean, the largest is taken.
+
+        >>> zero, four = Weights({"w": torch.zeros(1)}), Weights({"w": torch.full((1,), 4.0)})
+        >>> Weights.mean([zero, four], [3, 1]).tensors["w"].item()
+        1.0
         """
         shares = [1.0] * len(parts) if samples is None else list(samples)
         total = sum(shares)
@@ -66,7 +78,7 @@ class Weights(Payload):
         )
 
     def check_like(self, other: Weights) -> None:
-        """Raise unless names, shapes and kinds of numbers are those of ``other``."""
+        """Raise :class:`PayloadError` unless names, shapes and types are those of ``other``."""
         found = {name: (tuple(t.shape), t.dtype) for name, t in self.tensors.items()}
         expected = {name: (tuple(t.shape), t.dtype) for name, t in other.tensors.items()}
         if found != expected:

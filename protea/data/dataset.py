@@ -10,17 +10,17 @@ from torch import Tensor
 from protea.core.errors import DataError
 from protea.data.texts import Texts
 
-PIECE = 1024  # samples that are looked at in one go
+PIECE = 1024  # samples that are checked at once
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """All samples of a source.  Images stay bytes here; clients see them normalised.
+    """All samples of a source, checked.  Images are bytes here; clients get them normalised.
 
     The last ``tests`` rows are the part that the source itself calls its test set.
     """
 
-    x: Tensor | Texts  # uint8 (samples, channels, height, width), or float32 (samples, ...)
+    x: Tensor | Texts  # uint8 (samples, channels, height, width), float32 (samples, ...), or texts
     y: Tensor  # int64 (samples,)
     names: tuple[str, ...]  # of the classes, in the order of their labels
     tests: int = 0
@@ -49,11 +49,12 @@ class Dataset:
 
     @property
     def classes(self) -> int:
+        """The number of classes."""
         return len(self.names)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample; a text has none."""
+        """The shape of one sample; empty for texts."""
         return tuple(self.x.shape[1:]) if isinstance(self.x, Tensor) else ()
 
     def __len__(self) -> int:

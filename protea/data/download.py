@@ -1,10 +1,9 @@
-"""Getting a file from its authors: checked before it gets its name, so it is whole or not there."""
+"""Downloads: a file is checked before it gets its name, so it is whole or not there."""
 
 from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import shutil
 import tarfile
 import urllib.request
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from protea.core.errors import DataError
+from protea.core.files import temporary_path
 
 
 @dataclass(frozen=True)
@@ -27,31 +27,30 @@ class Remote:
 
     @property
     def name(self) -> str:
+        """The name of the file: the last part of its address."""
         return self.url.rsplit("/", 1)[1]
 
 
 def fetch(remote: Remote, folder: Path) -> None:
-    """Download a file into a folder; of an archive, what is in it."""
-    partial = folder / f".{remote.name}.{os.getpid()}.partial"
+    """Download a file into a folder, and check it; of an archive, its content."""
     try:
-        found = download(remote, partial)
-        if found != remote.digest:
-            raise DataError(
-                f"{remote.url} gave a file with {found} instead of {remote.digest}:\n"
-                f"  it was damaged on the way, or has been changed."
-            )
-        if remote.name.endswith((".zip", ".tgz", ".tar.gz")):
-            unpack(partial, folder)
-        else:
-            partial.replace(folder / remote.name)
+        with temporary_path(folder / remote.name, shared=True) as partial:
+            found = download(remote, partial)
+            if found != remote.digest:
+                raise DataError(
+                    f"{remote.url} gave a file with {found} instead of {remote.digest}:\n"
+                    f"  it was damaged on the way, or has been changed."
+                )
+            if remote.name.endswith((".zip", ".tgz", ".tar.gz")):
+                unpack_archive(partial, folder)
+            else:
+                partial.replace(folder / remote.name)
     except (OSError, http.client.HTTPException) as error:
         raise DataError(f"{remote.url} could not be fetched into {folder}: {error}.") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def download(remote: Remote, target: Path) -> str:
-    """Write what the address gives, and return its digest."""
+    """Write what the address gives to ``target``, and return its digest, as in ``Remote.digest``."""
     algorithm = remote.digest.partition(":")[0]
     digest = hashlib.new(algorithm, usedforsecurity=False)
     console = Console(stderr=True)
@@ -71,8 +70,8 @@ def download(remote: Remote, target: Path) -> str:
     return f"{algorithm}:{digest.hexdigest()}"
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpack beside the place where the content is to be, and rename it into place."""
+def unpack_archive(archive: Path, folder: Path) -> None:
+    """Unpack an archive in a temporary folder, and rename what is in it into ``folder``."""
     inside = archive.with_suffix(".unpacked")
     inside.mkdir()
     try:

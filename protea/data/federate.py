@@ -1,4 +1,4 @@
-"""From one data set to a federation of clients that each have a share of it."""
+"""From one data set to a federation: who has which samples, and for what."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from protea.data.dataset import Dataset
 from protea.data.federated import Federated
 from protea.data.partition.file import PartitionFile
 from protea.data.partition.schemes import Partition
-from protea.data.partition.split import Share, split
+from protea.data.partition.split import Share, split_positions
 
-Pool = Literal["train", "all"]
+PooledParts = Literal["train", "all"]
 
 
 def federate(
@@ -29,19 +29,19 @@ def federate(
     *,
     seed: int,
     split: Split | None = None,
-    pool: Pool = "train",
+    pool: PooledParts = "train",
     samples: int | None = None,
     public: int = 0,
 ) -> Federated:
-    """Take out a public set, give each client its share of the rest, and split each share.
+    """Set a public set aside, give each client its share of the rest, and split each share.
 
-    With ``samples``, only so many, drawn at random, are used at all.
+    With ``samples``, only so many of the pool, drawn at random, are used at all.
 
-    ``pool = "train"`` deals out the source's training part and keeps its test part for all to
-    be judged on; ``"all"`` merges the two first, as PFLlib and HtFLlib do.  A partition file
+    ``pool = "train"`` deals out the source's training part and keeps its test part as the shared
+    test set; ``"all"`` merges the two first, as PFLlib and HtFLlib do.  A partition file
     holds all of this already, and is taken as it is.
 
-    Where ``split.by_key`` is set, nobody whose samples are learned from is judged on.
+    Where ``split.by_key`` is set, no key (user, site, patient) has samples both to train and to test on.
     """
     settings = split or Split()
     if settings.by_key and dataset.keys is None:
@@ -69,7 +69,7 @@ def federate(
     keys = None if dataset.keys is None else dataset.keys[rows].numpy()
     parts = partition(labels, clients, seed, keys)
     shares = tuple(
-        share(rows[torch.from_numpy(part)], dataset, settings, streams.at("client", client).numpy("split"))
+        split_share(rows[torch.from_numpy(part)], dataset, settings, streams.at("client", client).numpy("split"))
         for client, part in enumerate(parts)
     )
     test = torch.arange(len(dataset) - held_back, len(dataset))
@@ -90,14 +90,16 @@ def federate(
     return federated
 
 
-def share(rows: Tensor, dataset: Dataset, settings: Split, random: np.random.Generator) -> Share:
-    """One client's rows, split."""
+def split_share(rows: Tensor, dataset: Dataset, settings: Split, random: np.random.Generator) -> Share:
+    """Split the rows of one client into training, validation and test rows."""
     keys = dataset.keys[rows].numpy() if settings.by_key and dataset.keys is not None else None
-    return Share(*(rows[torch.from_numpy(part)] for part in split(dataset.y[rows].numpy(), settings, random, keys)))
+    return Share(
+        *(rows[torch.from_numpy(part)] for part in split_positions(dataset.y[rows].numpy(), settings, random, keys))
+    )
 
 
 def refuse_shared_keys(data: Federated) -> None:
-    """Raise if a key has samples in any client's training part and in a part that is not for its training."""
+    """Raise :class:`ConfigError` if a key has samples in any client's training part and in another part."""
 
     def keys(*rows: Tensor) -> set[int]:
         assert data.dataset.keys is not None

@@ -1,9 +1,8 @@
-"""A data set and whose its rows are."""
+"""A federated data set: the samples, and which client has which."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protea.core.files import writing
 from protea.data.dataset import Dataset
 from protea.data.partition.split import Share
 
@@ -21,46 +21,43 @@ Part = Literal["all", "train", "validation", "test"]
 
 @dataclass(frozen=True)
 class Federated:
-    """A data set and whose its rows are.
+    """A data set and the rows that each client has.
 
     ``public`` rows belong to everybody and to no client.  ``test`` is the shared global test
     set: the source's own, or where it has none or its parts were merged, all clients' test
-    rows together.  ``made`` says how, for the records of a run.
+    rows together.  ``made`` holds the settings of the partition, for the records of a run.
     """
 
     dataset: Dataset
-    shares: tuple[Share, ...]
-    public: Tensor
-    test: Tensor
+    shares: tuple[Share, ...]  # one per client
+    public: Tensor  # int64 row numbers
+    test: Tensor  # int64 row numbers
     made: Mapping[str, object] = field(default_factory=dict)
 
     def rows(self, client: int, part: Part = "all") -> Tensor:
+        """Return the row numbers of a client's samples, int64: all, or those of one part."""
         share = self.shares[client]
         if part == "all":
             return torch.cat([share.train, share.validation, share.test])
         return {"train": share.train, "validation": share.validation, "test": share.test}[part]
 
     def class_counts(self, part: Part = "all") -> Tensor:
-        """How many samples of each class each client has: (clients, classes)."""
+        """Return how many samples of each class each client has, ``(clients, classes)``."""
         labels, classes = self.dataset.y, self.dataset.classes
         counts = [labels[self.rows(client, part)].bincount(minlength=classes) for client in range(len(self.shares))]
         return torch.stack(counts)
 
     def majority(self) -> float:
-        """Accuracy on the clients' test rows of always answering the client's commonest training class.
+        """Return the accuracy, on all clients' test rows, of always answering a client's commonest training class.
 
-        Size-weighted, and nan where no client has test rows.  An accuracy near this one says little.
+        Every row counts once; nan where no client has test rows.  An accuracy near this one says little.
         """
         train, test = self.class_counts("train").numpy(), self.class_counts("test").numpy()
         right = np.take_along_axis(test, train.argmax(1, keepdims=True), 1).sum()
         return float(right / test.sum()) if test.sum() else float("nan")
 
     def save_partition(self, path: Path | str) -> None:
-        """Write whose the rows are to a JSON file, for ``partition = { kind = "file", path = ... }``.
-
-        It is written under another name and then renamed, so that it is whole or not there.
-        """
-        path = Path(path)
+        """Write which client has which rows to a JSON file, for ``partition = { kind = "file", path = ... }``."""
         content = {
             "format": "protea-partition-1",
             "made": dict(self.made),
@@ -70,9 +67,5 @@ class Federated:
             "public": self.public.tolist(),
             "test": self.test.tolist(),
         }
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        try:
-            partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with writing(Path(path), shared=True) as file:
+            file.write((json.dumps(content) + "\n").encode())

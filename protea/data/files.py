@@ -1,8 +1,9 @@
 """Where the files of a data set are: on this machine, or else with its authors.
 
-Looked for in ``$PROTEA_DATA``, ``~/.cache/protea`` and ``/usr/share/datasets``.  A checksum
-guards what is downloaded.  What was found is guarded by its own structure (sizes, magic
-numbers, gzip's checksum), so that a subset in the official layout is accepted too.
+They are looked for in ``$PROTEA_DATA``, the user's cache (``~/.cache/protea`` on Linux) and
+``/usr/share/datasets``.  Downloads are checked by a checksum.  Files that are found are checked by
+their own structure (sizes, magic numbers, gzip's checksum), so that a subset in the official
+format is accepted too.
 """
 
 from __future__ import annotations
@@ -15,52 +16,57 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protea.core.errors import DataError
+from protea.core.files import user_cache
 from protea.data.download import Remote, fetch
 
 SYSTEM = Path("/usr/share/datasets")
 
 
-def roots() -> list[Path]:
-    """Where to look, in this order; downloads go to the first."""
+def data_folders() -> list[Path]:
+    """Return the folders to look in, in this order; downloads go to the first."""
     own = os.environ.get("PROTEA_DATA")
-    return [*([Path(own).expanduser()] if own else []), Path.home() / ".cache" / "protea", SYSTEM]
+    return [*([Path(own).expanduser()] if own else []), user_cache(), SYSTEM]
 
 
 @dataclass(frozen=True)
-class Files:
-    """What a source reads: files in one of some folders below a root, and who gives them out."""
+class SourceFiles:
+    """The files that a source reads, the folders they may be in, and where they can be downloaded."""
 
     name: str
-    folders: Sequence[str]  # relative to a root; the first is where the files are to go
+    folders: Sequence[str]  # relative to each of data_folders(); the first is where the files are to go
     files: Sequence[str]
     remotes: Sequence[Remote]
 
     @property
     def places(self) -> list[Path]:
-        return [root / folder for root in roots() for folder in self.folders]
+        """All folders that are looked in."""
+        return [root / folder for root in data_folders() for folder in self.folders]
 
-    def there(self) -> Path | None:
-        """The first folder that holds all the files, plain or as .gz."""
-        complete = (place for place in self.places if all(present(place, file) for file in self.files))
+    def folder(self) -> Path | None:
+        """Return the first folder that holds all the files, plain or as .gz; ``None`` if there is none."""
+        complete = (place for place in self.places if all(find_file(place, file) for file in self.files))
         return next(complete, None)
 
     def find(self) -> Path:
-        """The folder that holds the files; if there is none, they are downloaded."""
-        if (place := self.there()) is not None:
+        """Return the folder that holds the files; download them if there is none."""
+        if (place := self.folder()) is not None:
             return place
-        home = roots()[0] / self.name
+        target = data_folders()[0] / self.name
         try:
             for remote in self.remotes:
-                fetch(remote, home)
+                fetch(remote, target)
         except DataError as error:
             raise DataError(self.missing(error)) from error
-        if (place := self.there()) is None:
-            raise DataError(f"{self.name} was downloaded to {home}, but what was in it is not {', '.join(self.files)}.")
+        if (place := self.folder()) is None:
+            raise DataError(
+                f"{self.name} was downloaded to {target}, but what was in it is not {', '.join(self.files)}."
+            )
         return place
 
     def missing(self, error: DataError) -> str:
+        """Return the message for files that are not here and could not be downloaded."""
         partly = next((place for place in self.places if place.is_dir()), None)
-        lacking = [file for file in self.files if partly and not present(partly, file)]
+        lacking = [file for file in self.files if partly and not find_file(partly, file)]
         return (
             f"{self.name} is not on this machine and could not be downloaded.\n  {error}\n"
             f"  Looked in: {', '.join(map(str, self.places))}.\n"
@@ -71,16 +77,16 @@ class Files:
         )
 
 
-def present(folder: Path, name: str) -> Path | None:
-    """The file of this name, plain or as .gz."""
+def find_file(folder: Path, name: str) -> Path | None:
+    """Return the path of a file in a folder, plain or as .gz; ``None`` if it is not there."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.exists():
             return path
     return None
 
 
-def own(path: str) -> Path:
-    """A file or folder of the user's: as named, or below ``$PROTEA_DATA``."""
+def user_path(path: str) -> Path:
+    """Return the path of a user's file or folder: as named, or below ``$PROTEA_DATA``."""
     places = [Path(path).expanduser()]
     if root := os.environ.get("PROTEA_DATA"):
         places.append(Path(root).expanduser() / path)
@@ -90,8 +96,8 @@ def own(path: str) -> Path:
     raise DataError(f"There is no {path}.  Looked for {' and '.join(str(place.absolute()) for place in places)}.")
 
 
-def content(path: Path) -> bytes:
-    """All bytes of a file, unpacked if it is a .gz."""
+def read_content(path: Path) -> bytes:
+    """Read all bytes of a file, unpacked if it is a .gz."""
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

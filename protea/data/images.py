@@ -19,16 +19,16 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 Mode = Literal["RGB", "L"]
 
 
-def read(paths: Sequence[Path], size: int | None = None, mode: Mode = "RGB") -> Tensor:
-    """Bytes (n, c, h, w); ``size`` scales each image to a square, otherwise all must be alike."""
+def read_images(paths: Sequence[Path], size: int | None = None, mode: Mode = "RGB") -> Tensor:
+    """Read images as bytes (n, c, h, w); ``size`` scales each to a square, without it all must have one size."""
     if not paths:
         return torch.empty(0, dtype=torch.uint8)
-    first = read_one(paths[0], size, mode)
+    first = read_image(paths[0], size, mode)
     height, width, channels = first.shape
     images = np.empty((len(paths), channels, height, width), np.uint8)
 
     def place(row: int) -> None:
-        image = read_one(paths[row], size, mode)
+        image = read_image(paths[row], size, mode)
         if image.shape != first.shape:
             raise DataError(
                 f"{paths[row]} is {image.shape[1]} x {image.shape[0]} pixels, "
@@ -43,8 +43,8 @@ def read(paths: Sequence[Path], size: int | None = None, mode: Mode = "RGB") -> 
     return torch.from_numpy(images)
 
 
-def read_one(path: Path, size: int | None, mode: Mode) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Height, width, channels."""
+def read_image(path: Path, size: int | None, mode: Mode) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Read one image as bytes (height, width, channels)."""
     try:
         with Image.open(path) as opened:
             image = opened.convert(mode)

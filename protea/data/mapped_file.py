@@ -1,4 +1,4 @@
-"""A federation's data in one file that many processes map: in memory once, whoever reads it."""
+"""A federated data set in one file that many processes map, so that it is in memory only once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from protea.data.partition.split import Share
 from protea.data.texts import Texts
 
 
-def write(data: Federated, path: Path) -> None:
+def write_mapped(data: Federated, path: Path) -> None:
+    """Write samples, labels and the rows of all clients as one safetensors file."""
     dataset, parts = data.dataset, ("train", "validation", "test")
     named = {"y": dataset.y, "public": data.public, "test": data.test}
     if isinstance(dataset.x, Texts):
@@ -33,8 +34,8 @@ def write(data: Federated, path: Path) -> None:
     save_file({name: t.contiguous() for name, t in named.items()}, path, metadata={"about": json.dumps(about)})
 
 
-def read(path: Path) -> Federated:
-    """What :func:`write` wrote.  Tensors are views of the mapped file, never to be written to."""
+def read_mapped(path: Path) -> Federated:
+    """Map a file of :func:`write_mapped`; its tensors are views of the file, and must not be written to."""
     with safe_open(path, framework="pt") as file:
         named: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         about = json.loads(file.metadata()["about"])

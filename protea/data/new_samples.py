@@ -57,7 +57,7 @@ class NewSamples:
         return len(self.x)
 
     def part(self, start: int, count: int) -> Tensor | list[str]:
-        """Some of the inputs."""
+        """Return some of the inputs."""
         return self.x[start : start + count]
 
 
@@ -65,11 +65,13 @@ class NewSamples:
 class NewSampleReader(Protocol):
     """A source that can read new samples as it reads its own."""
 
-    def read_new(self, path: Path, form: SampleForm) -> NewSamples: ...
+    def read_new(self, path: Path, form: SampleForm) -> NewSamples:
+        """Read samples from a file or folder into the form of the run; raise :class:`DataError` for what does not fit."""
+        ...
 
 
 def read_new_samples(path: Path, source: object, form: SampleForm) -> NewSamples:
-    """Samples in a table, an .npz file or a folder of images, as a run on ``source`` sees them."""
+    """Read samples from a table, an .npz file or a folder of images, as a run on ``source`` sees them."""
     if not path.exists():
         raise DataError(f"There is no {path}.  Give a table (.csv), arrays (.npz), or a folder of images.")
     found = source.read_new(path, form) if isinstance(source, NewSampleReader) else read_in_form(path, form)
@@ -79,7 +81,7 @@ def read_new_samples(path: Path, source: object, form: SampleForm) -> NewSamples
 
 
 def read_in_form(path: Path, form: SampleForm, *, counted: bool = True) -> NewSamples:
-    """Samples for a run whose source says no more about them than their form.
+    """Read samples for a run whose source says no more about them than their form.
 
     With ``counted``, labels that are numbers count through the names of the classes, from 0; else they are the names.
     """
@@ -103,7 +105,7 @@ def read_in_form(path: Path, form: SampleForm, *, counted: bool = True) -> NewSa
 
 
 def read_folder(path: Path, form: SampleForm, mode: images.Mode | None = None) -> NewSamples:
-    """Images that lie in a folder, or in one folder for each class, whose names then are their labels."""
+    """Read images that lie in a folder, or in one folder for each class, whose names then are their labels."""
     if not form.is_image:
         raise DataError(f"{path} is a folder of images, and this run was trained on {described(form)}.")
     flat = sorted(file for file in path.iterdir() if file.is_file() and file.suffix.lower() in images.SUFFIXES)
@@ -118,13 +120,13 @@ def read_folder(path: Path, form: SampleForm, mode: images.Mode | None = None) -
     labels = label_numbers([file.parent.name for file in nested], form.names, path) if nested else None
     files = flat or nested
     _, height, width = form.shape
-    read = [resized(images.read_one(file, None, mode or form.mode), (height, width), file, form) for file in files]
+    read = [resized(images.read_image(file, None, mode or form.mode), (height, width), file, form) for file in files]
     x = torch.from_numpy(np.stack(read).transpose(0, 3, 1, 2).copy())
     return NewSamples(x, [str(file.relative_to(path)) for file in files], "file", labels)
 
 
 def resized(image: np.ndarray[Any, Any], size: tuple[int, int], what: object, form: SampleForm) -> np.ndarray[Any, Any]:
-    """An image (height, width, channels) of bytes in the size that the run has; another one is refused unless asked."""
+    """Scale an image (height, width, channels) of bytes to the run's size; refuse to, unless the form says resize."""
     height, width = size
     if image.shape[:2] == size:
         return image
@@ -142,7 +144,7 @@ def resized(image: np.ndarray[Any, Any], size: tuple[int, int], what: object, fo
 
 
 def read_npz(path: Path, form: SampleForm, *, counted: bool = True) -> NewSamples:
-    """The field ``x`` of an .npz file, and if there are any ``y`` and ``keys``."""
+    """Read the field ``x`` of an .npz file, and if there are any ``y`` and ``keys``."""
     from protea.data.sources.npz import Npz
 
     if form.texts:
@@ -150,12 +152,12 @@ def read_npz(path: Path, form: SampleForm, *, counted: bool = True) -> NewSample
             f"{path} holds arrays, and this run was trained on texts.  Give a table with a column of texts."
         )
     fields = Npz(str(path)).fields(needed=("x",))
-    x = convert.inputs(fields["x"], tokens=form.dtype == torch.int64)
+    x = convert.to_inputs(fields["x"], tokens=form.dtype == torch.int64)
     names, y = fields.get("names"), fields.get("y")
     if y is not None and len(y) != len(x):
         raise DataError(f"{path} has {len(x)} inputs but {len(y)} labels: give each input one, or leave out y.")
     if names is not None and y is not None:  # numbers count through the file's own names
-        own, listed = convert.labels(y, names.tolist())
+        own, listed = convert.to_labels(y, names.tolist())
         y = np.array(listed)[own.numpy()]
     labels = None if y is None else label_numbers(y, form.names, path, counted=counted)
     if "keys" in fields:
@@ -164,12 +166,12 @@ def read_npz(path: Path, form: SampleForm, *, counted: bool = True) -> NewSample
 
 
 def label_numbers(given: Any, names: Sequence[str], where: object, *, counted: bool = False) -> Tensor:
-    """Labels as places among ``names``; with ``counted``, whole numbers are such places already.
+    """Return labels as places among ``names``; with ``counted``, whole numbers are such places already.
 
     >>> label_numbers(["dog", "cat"], ["cat", "dog"], "here").tolist()
     [1, 0]
     """
-    values = convert.array(given)
+    values = convert.to_array(given)
     if values.dtype.kind == "f" and np.array_equal(values, np.trunc(values)):
         values = values.astype(np.int64)
     if values.ndim != 1 or values.dtype.kind not in "buiUS":
@@ -193,7 +195,7 @@ def label_numbers(given: Any, names: Sequence[str], where: object, *, counted: b
 
 
 def fitted(samples: NewSamples, path: Path, form: SampleForm) -> NewSamples:
-    """The samples in the run's own shape; :class:`DataError` for what cannot be one of its samples."""
+    """Return the samples in the run's own shape; raise :class:`DataError` for what cannot be one of its samples."""
     if isinstance(samples.x, list):
         return samples
     x = samples.x
@@ -218,7 +220,7 @@ def fitted(samples: NewSamples, path: Path, form: SampleForm) -> NewSamples:
 
 
 def images_in_form(x: np.ndarray[Any, Any], path: Path, form: SampleForm) -> np.ndarray[Any, Any]:
-    """Images (samples, channels, height, width) of bytes with the channels and the size that the run has."""
+    """Return images of bytes (samples, channels, height, width) in the size that the run has."""
     channels, height, width = form.shape
     if x.shape[1] != channels:
         raise DataError(
@@ -230,7 +232,7 @@ def images_in_form(x: np.ndarray[Any, Any], path: Path, form: SampleForm) -> np.
 
 
 def described(form: SampleForm) -> str:
-    """What the samples of a run are, in words."""
+    """Say in words what the samples of a run are."""
     if form.texts:
         return "texts"
     if form.is_image:

@@ -1,4 +1,4 @@
-"""Texts as one run of bytes: read once, mapped by every process, cut into strings when asked for."""
+"""Texts as one array of bytes: read once, mapped by every process, cut into strings when asked for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Texts:
-    """The inputs of a data set whose samples are texts.
+    """The inputs of a data set of texts.
 
     Two models may cut a text into different tokens, so what clients share is the text itself.
     """
@@ -23,6 +23,7 @@ class Texts:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Self:
+        """Pack strings."""
         parts = [text.encode("utf-8", "surrogatepass") for text in texts]
         joined = bytearray(b"".join(parts))
         blob = torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.zeros(0, dtype=torch.uint8)
@@ -35,10 +36,11 @@ class Texts:
         return self._bytes(row).decode("utf-8", "replace")
 
     def take(self, rows: Tensor) -> Iterator[str]:
+        """Yield the texts of these rows."""
         return (self[row] for row in rows.tolist())
 
     def digest(self, rows: Tensor) -> str:
-        """A checksum of these texts, in this order."""
+        """Return a checksum of the texts of these rows, in this order."""
         found = hashlib.blake2b(digest_size=16)
         for row in rows.tolist():
             part = self._bytes(row)

@@ -1,13 +1,12 @@
-"""What a model sees of a text: made once for each text, kept on disk, mapped into memory."""
+"""Views of texts: the numbers that a model gets for each text, computed once, kept on disk, mapped into memory."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
-import os
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 from protea.core.errors import ConfigError
+from protea.core.files import cache_folder, replacing
 from protea.core.samples import Rows, Samples
 from protea.core.split_model import View
 from protea.data.dataset import Dataset
 from protea.data.texts import Texts
 
-TOGETHER = 64  # texts that are looked at in one go
+TOGETHER = 64  # texts that a view gets at once
 SPARE = 1 << 28  # bytes that stay free on a disk
 
 
-def samples(
+def view_samples(
     dataset: Dataset, rows: Tensor, view: View | None, *, device: torch.device | str = "cpu", cache: Path | None = None
 ) -> Samples:
-    """The rows as a client with this view sees them; data that are numbers already need none."""
+    """Return some rows as samples for a model with this view; ``None`` is for inputs that are numbers already."""
     if isinstance(dataset.x, Texts) and view is not None:
         some = rows if len(rows) else torch.zeros(1, dtype=torch.int64)  # a data set is never empty
-        seen = Dataset(look(dataset.x, some, view, cache), dataset.y[some], dataset.names)
+        seen = Dataset(view_texts(dataset.x, some, view, cache), dataset.y[some], dataset.names)
         return Samples(seen, torch.arange(len(rows)), device=device)
     refuse_unread(dataset, view)
     return Samples(dataset, rows, device=device)
@@ -51,53 +51,54 @@ def refuse_unread(dataset: Rows, view: View | None) -> None:
         )
 
 
-def look(texts: Texts, rows: Tensor, view: View, cache: Path | None = None) -> Tensor:
-    """What the view makes of these texts: from disk where it was made before."""
+def view_texts(texts: Texts, rows: Tensor, view: View, cache: Path | None = None) -> Tensor:
+    """Return the view of these texts, ``(len(rows), *view.shape)``: from disk if it was computed before."""
     name = hashlib.blake2b(f"{view.key}/{texts.digest(rows)}".encode(), digest_size=16).hexdigest()
-    path = (cache or folder()) / f"{name}.npy"
+    path = (cache or views_folder()) / f"{name}.npy"
     found = _mapped(path, len(rows), view)
     if found is None:
         found = _made(texts, rows, view, path)
     return found
 
 
-def folder() -> Path:
-    """Where views are kept: ``$PROTEA_VIEWS``, or below ``~/.cache/protea``.  Theirs alone whose texts they are of."""
-    own = os.environ.get("PROTEA_VIEWS")
-    return Path(own).expanduser() if own else Path.home() / ".cache" / "protea" / "views"
+def views_folder() -> Path:
+    """Return the folder of kept views: ``$PROTEA_VIEWS``, or ``views`` in the user's cache; as private as texts."""
+    return cache_folder("PROTEA_VIEWS", "views")
 
 
 def _mapped(path: Path, count: int, view: View) -> Tensor | None:
+    """Map a kept view; ``None`` if there is none, or not one of this shape."""
     try:
         found = torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
-    except (OSError, ValueError, EOFError, TypeError):  # not there, or damaged: it is made anew
+    except (OSError, ValueError, EOFError, TypeError):  # not there, or damaged: it is computed again
         return None
     return found if found.shape == (count, *view.shape) else None
 
 
 def _made(texts: Texts, rows: Tensor, view: View, path: Path) -> Tensor:
-    """Written piece by piece into a file that is mapped, under another name first.
+    """Compute a view piece by piece, in a mapped file that gets its name at the end.
 
-    A disk that cannot take it costs memory, and time later; nothing else.
+    If the disk cannot take it, it is in memory for now, and computed again by the next run.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     target: np.ndarray[Any, Any] | None = None
-    with threads(1):  # whoever makes it, in whatever process, makes the same
-        for start in range(0, len(rows), TOGETHER):
-            part = view(list(texts.take(rows[start : start + TOGETHER]))).numpy()
-            if target is None:
-                target = _room(partial, (len(rows), *view.shape), part.dtype)
-            target[start : start + len(part)] = part
-    assert target is not None  # a data set is never empty
-    with contextlib.suppress(OSError):
-        if isinstance(target, np.memmap):
-            target.flush()
-        partial.replace(path)
+    with ExitStack() as files:
+        partial = files.enter_context(replacing(path, shared=True))
+        with torch_threads(1):  # whoever makes it, in whatever process, makes the same
+            for start in range(0, len(rows), TOGETHER):
+                part = view(list(texts.take(rows[start : start + TOGETHER]))).numpy()
+                if target is None:
+                    target = _room(partial, (len(rows), *view.shape), part.dtype)
+                target[start : start + len(part)] = part
+        assert target is not None  # a data set is never empty
+        with suppress(OSError):
+            if isinstance(target, np.memmap):
+                target.flush()
+            files.close()
     return torch.from_numpy(target)
 
 
 def _room(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """A new array in a file for its owner only, or in memory if that cannot be."""
+    """Return a new array in a file that only its owner can read, or in memory if the disk has no room."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)
@@ -111,7 +112,7 @@ def _room(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarra
 
 
 class Blank:
-    """Nothing of a text: for a server without a model, which only counts public samples."""
+    """A view that has one zero per text: for a server without a model, which only counts public samples."""
 
     key: str = "blank"
     shape: tuple[int, ...] = (1,)

@@ -25,7 +25,7 @@ def readable(text: str) -> str:
 
 
 Count = Annotated[int, Field(ge=0, lt=2**31)]  # what a tensor of counts or a name of a file can hold, with room
-Number = Annotated[int, Field(ge=0, lt=2**63)]
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Words = Annotated[str, AfterValidator(readable)]
 
@@ -50,8 +50,8 @@ class AboutReply(TypedDict):
     samples: Count
     metrics: dict[str, float]
     seconds: Measure
-    process: Number
-    memory: Number
+    process: Whole
+    memory: Whole
     error: Words | None
 
 

@@ -1,9 +1,9 @@
-"""One pass over data, for every rule at once: what a client finds about itself, and a server about its model."""
+"""One pass over samples, for every rule at once: a client evaluates itself, a server its own model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
 
@@ -11,25 +11,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protea import geometry
-from protea.core.client import LOOK, Client
+from protea.config.words import PARTS
+from protea.core import geometry
+from protea.core.client import EVALUATION_BATCH, Client
 from protea.core.errors import ClientError, PayloadError
 from protea.core.method import Method
 from protea.core.payload import Payload
 from protea.core.prototypes import Prototypes
 from protea.core.samples import Samples
 from protea.core.server import Server
-from protea.evaluation import rules
-from protea.evaluation.counts import Tally, probabilities
+from protea.evaluation.counts import Counts, probabilities
+from protea.evaluation.metrics import Metric, measured
+from protea.evaluation.rules import NAMES, Answer, Rule, all_names, of_client, of_server
 
-SHOWN = 300  # of a client's features are in a snapshot
+SHOWN = 300  # samples of a client whose features are in a snapshot
+FEATURES = "features of the model"  # beside the rules, and no name that a rule can have
 
 
 @dataclass(frozen=True)
-class Space(Payload):
-    """How a client's classes lie in the space of its features."""
+class FeatureSpace(Payload):
+    """How far apart a client's classes lie in the space of its features; on the CPU."""
 
-    margins: Tensor  # (classes,) from a class's prototype to the nearest other; 0 where there is none
+    margins: Tensor  # (classes,) distance of a class's prototype to the nearest other; 0 where there is none
     inter: Tensor  # mean distance of two prototypes
     intra: Tensor  # mean distance of test samples to the prototype of their class
 
@@ -42,11 +45,11 @@ class Space(Payload):
 
 @dataclass(frozen=True)
 class Snapshot(Payload):
-    """What a report shows of a client: its prototypes, and some of its test samples."""
+    """What a report draws of a client: its prototypes, and the features of some of its test samples."""
 
     prototypes: Prototypes
     features: Tensor  # (samples, dim)
-    labels: Tensor
+    labels: Tensor  # (samples,)
 
     def check(self, classes: int, dim: int) -> None:
         super().check(classes, dim)
@@ -63,64 +66,97 @@ class Snapshot(Payload):
 class Examination(Payload):
     """What one evaluation of a client found."""
 
-    rules: Tensor  # which there are: their places among all
-    tallies: Mapping[str, Tally]  # by part, test or validation, of these rules
-    space: Space | None = None
+    rules: Tensor  # the rules that it has: their places among the names of all
+    tallies: Mapping[str, Counts]  # by part, test or validation, with an axis of these rules in front
+    space: FeatureSpace | None = None
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)  # by part, (metrics,) in the order of the settings
 
-    def of(self, part: str) -> dict[str, Tally]:
-        """The tally of each rule; nothing for a part without samples."""
+    def of(self, part: str, names: Sequence[str] = NAMES) -> dict[str, Counts]:
+        """The counts of each rule by its name; nothing for a part without samples."""
         if part not in self.tallies:
             return {}
-        return {rules.NAMES[rule]: self.tallies[part][place] for place, rule in enumerate(self.rules.tolist())}
+        return {names[rule]: self.tallies[part][place] for place, rule in enumerate(self.rules.tolist())}
 
-    def check(self, classes: int, dim: int) -> None:
+    def check(self, classes: int, dim: int, names: Sequence[str] = NAMES, metrics: int = 0) -> None:
+        """Refuse what does not fit the rules of these names and so many metrics."""
         super().check(classes, dim)
-        if self.rules.dtype != torch.int64 or self.rules.ndim != 1 or len(self.rules) > len(rules.NAMES):
+        if self.rules.dtype != torch.int64 or self.rules.ndim != 1 or len(self.rules) > len(names):
             raise PayloadError(f"{tuple(self.rules.shape)} rules of {self.rules.dtype} arrived, not a list of places.")
         found = self.rules.tolist()
-        if sorted(set(found)) != found or not set(found) <= set(range(len(rules.NAMES))):
-            raise PayloadError(f"rules {found} arrived; there are those from 0 to {len(rules.NAMES) - 1}, each once.")
+        if sorted(set(found)) != found or not set(found) <= set(range(len(names))):
+            raise PayloadError(f"rules {found} arrived; there are those from 0 to {len(names) - 1}, each once.")
         if self.tallies and found[:1] != [0]:
             raise PayloadError("what the method's own rule answers is missing.")
-        for part, tally in self.tallies.items():
-            if part not in ("test", "validation"):
+        for part, counts in self.tallies.items():
+            if part not in PARTS:
                 raise PayloadError(f"{part!r} arrived, which is neither test nor validation.")
-            if tally.samples.ndim != 2 or len(tally.samples) != len(found):
+            if counts.samples.ndim != 2 or len(counts.samples) != len(found):
                 raise PayloadError(
-                    f"tallies of {tuple(tally.samples.shape)} on {part} samples, for {len(found)} rules."
+                    f"tallies of {tuple(counts.samples.shape)} on {part} samples, for {len(found)} rules."
+                )
+        if self.metrics.keys() != (self.tallies.keys() if metrics else set()):
+            raise PayloadError(
+                f"metrics of {' and '.join(sorted(self.metrics)) or 'no'} samples arrived, answers of "
+                f"{' and '.join(sorted(self.tallies)) or 'no'} ones; there are {metrics} metrics."
+            )
+        for part, values in self.metrics.items():
+            if values.shape != (metrics,) or values.dtype != torch.float64:
+                raise PayloadError(
+                    f"{tuple(values.shape)} metrics of {values.dtype} on {part} samples arrived, not {metrics} of "
+                    f"float64."
                 )
 
 
 @torch.no_grad()
-def examine(method: Method[Any, Any], client: Client, down: Any, local: bool = True) -> Examination:
-    """What the client answers on its test and validation samples, and where their features lie."""
-    client.rest()
-    seen = client.seen() if local or client.small else {}
+def examine(
+    method: Method[Any, Any],
+    client: Client,
+    down: Any,
+    local: bool = True,
+    rules: Sequence[Rule] = (),
+    metrics: Sequence[Metric] = (),
+) -> Examination:
+    """Evaluate a client on its test and validation samples: by every rule, and by the metrics of the user's own.
+
+    With ``local``, also by the prototypes of its own training samples; how these and the test samples lie to each
+    other is told too.
+    """
+    client.set_evaluation()
+    seen = client.cached_features() if local or client.fits_one_batch else {}
     prototypes = Prototypes.of(seen["train"], client.train.y, client.classes) if local else None
-    ways = rules.of_client(method, client, down, prototypes)
-    present = torch.tensor([place for place, rule in enumerate(rules.NAMES) if rule in ways])
-    tallies: dict[str, Tally] = {}
+    ways = of_client(method, client, down, prototypes, rules)
+    names = [rule for rule in all_names(rules) if rule in ways]
+    present = torch.tensor([place for place, rule in enumerate(all_names(rules)) if rule in ways])
+    tallies: dict[str, Counts] = {}
+    numbers: dict[str, Tensor] = {}
     space = None
     for part, data in client.parts.items():
         if part == "train":
             continue
-        said = answers(client, data, {**ways, "features": client.model.features}, seen.get(part))
-        features = said.pop("features")
-        tallies[part] = Tally.of(torch.stack([said[rule] for rule in rules.NAMES if rule in ways]), data.y)
+        said = answers(client, data, {**ways, FEATURES: client.model.features}, seen.get(part))
+        features = said.pop(FEATURES)
+        tallies[part] = Counts.of(torch.stack([said[rule] for rule in names]), data.y)
+        if metrics:
+            where = f"client {client.id}, round {client.round}, {PARTS[part]}"
+            numbers[part] = measured(metrics, said["method"], data.y, where)
         if part == "test" and prototypes is not None:
             space = around(prototypes, features, data.y)
-    return Examination(present, tallies, space)
+    return Examination(present, tallies, space, numbers)
 
 
-def around(prototypes: Prototypes, features: Tensor, labels: Tensor) -> Space | None:
-    """How features lie around the prototypes of their classes; None where there are not two of these."""
+def around(prototypes: Prototypes, features: Tensor, labels: Tensor) -> FeatureSpace | None:
+    """How features lie around the prototypes of their classes; None where there are not two of these.
+
+    The distances are computed on the CPU: not every accelerator has an operator for those between all pairs.
+    """
+    prototypes, features, labels = prototypes.to("cpu"), features.cpu(), labels.cpu()
     points = prototypes.vectors[prototypes.present]
     if len(points) < 2:
         return None
     known = prototypes.present[labels]
     away: Tensor = torch.linalg.vector_norm((features - prototypes.vectors[labels])[known], dim=1)
     margins = geometry.margins(prototypes.vectors, prototypes.present)
-    return Space(
+    return FeatureSpace(
         margins=margins.masked_fill(margins.isinf(), 0.0),
         inter=F.pdist(points).mean(),
         intra=away.mean() if len(away) else away.sum(),
@@ -128,23 +164,28 @@ def around(prototypes: Prototypes, features: Tensor, labels: Tensor) -> Space | 
 
 
 @torch.no_grad()
-def shared_answers(method: Method[Any, Any], client: Client, down: Any, local: bool = True) -> dict[str, Tensor]:
-    """Every rule's class probabilities for the shared test set, ``(samples, classes)``; nothing where there is none."""
+def shared_answers(
+    method: Method[Any, Any], client: Client, down: Any, local: bool = True, rules: Sequence[Rule] = ()
+) -> dict[str, Tensor]:
+    """Every rule's class probabilities for the shared test set, ``(samples, classes)`` on the CPU.
+
+    Nothing where there is no shared test set.
+    """
     if client.shared_test is None:
         return {}
-    client.rest()
-    ways = rules.of_client(method, client, down, client.prototypes() if local else None)
-    return {rule: probabilities(scores) for rule, scores in answers(client, client.shared_test, ways).items()}
+    client.set_evaluation()
+    ways = of_client(method, client, down, client.prototypes() if local else None, rules)
+    return {rule: probabilities(scores).cpu() for rule, scores in answers(client, client.shared_test, ways).items()}
 
 
 def answers(
-    client: Client, data: Samples, ways: dict[str, rules.Rule], features: Tensor | None = None
+    client: Client, data: Samples, ways: dict[str, Answer], features: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Scores of every rule, from one pass through the model, or none where its features are known."""
+    """Scores ``(samples, classes)`` of every rule, from one pass through the model; none where features are known."""
     found: dict[str, list[Tensor]] = {rule: [] for rule in ways}
-    known = repeat(None) if features is None else (part.clone() for part in features.split(LOOK))
+    known = repeat(None) if features is None else (part.clone() for part in features.split(EVALUATION_BATCH))
     for (x, _), z in zip(client.batches(data), known, strict=False):
-        with client.model.remembering(x, z):
+        with client.model.reuse_features(x, z):
             for rule, answer in ways.items():
                 found[rule].append(answer(x))
     scores = {rule: torch.cat(parts) for rule, parts in found.items()}
@@ -159,6 +200,7 @@ def answers(
 
 @torch.no_grad()
 def snapshot(client: Client) -> Snapshot:
+    """The client's prototypes and some of its test samples' features; training samples if it has no test samples."""
     data = client.train if client.test is None or not len(client.test) else client.test
     rows = torch.linspace(0, len(data) - 1, min(SHOWN, len(data))).long()  # the first ones may all be of one class
     z, y = client.outputs(client.model.features, data.only(rows))
@@ -167,16 +209,16 @@ def snapshot(client: Client) -> Snapshot:
 
 @torch.no_grad()
 def serve(method: Method[Any, Any], server: Server, test: Samples) -> dict[str, float]:
-    """Accuracy on the shared test set of the server's own model, if it has one, by rule."""
+    """Accuracy on the shared test set of the server's own model, by rule; nothing if the method has no such model."""
     model = method.server_model(server)
     if model is None:
         return {}
     model.eval()
-    ways = rules.of_server(method, server, model)
+    ways = of_server(method, server, model)
     hits = dict.fromkeys(ways, 0)
-    for rows in torch.arange(len(test)).split(LOOK):
+    for rows in torch.arange(len(test)).split(EVALUATION_BATCH):
         x, y = test.batch(rows)
-        with model.remembering():
+        with model.reuse_features():
             for rule, answer in ways.items():
                 hits[rule] += int((answer(x).argmax(1) == y).sum())
     return {rule: count / len(test) for rule, count in hits.items()}

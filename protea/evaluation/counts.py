@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -10,26 +11,29 @@ from torch import Tensor
 
 from protea.core.errors import PayloadError
 from protea.core.payload import Payload
+from protea.evaluation.scores import Score
 
 BINS = 15  # of certainty, for the calibration error
-MOST = 10**12  # samples of a client; more cannot be, and sums of them would not be whole numbers
+MOST = 10**12  # samples of a client; with more, float64 sums of them would not be whole numbers
 
 
 @dataclass(frozen=True)
-class Tally(Payload):
-    """Counts over some samples.  Tallies add up.  Those of several rules may be one, with an axis of rules in front."""
+class Counts(Payload):
+    """Counts over some samples; they add up over clients.  Those of several rules have an axis of rules in front."""
 
-    samples: Tensor  # (classes,) how many there are of each class
+    samples: Tensor  # (classes,) how many samples there are of each class
     hits: Tensor  # (classes,) how many of these were answered right
     answers: Tensor  # (classes,) how often each class was the answer
     certain: Tensor  # (3, BINS) by certainty of the answer: answers, sum of certainties, hits
 
     @classmethod
     def of(cls, scores: Tensor, labels: Tensor) -> Self:
-        """Scores are ``(samples, classes)``; the answer is the largest, its certainty the softmax there.
+        """Count the answers of scores ``(samples, classes)``: the largest one, as certain as the softmax there.
 
-        Where no class has a score (all are -inf) there is no answer, which is wrong.
+        Where no class has a score (all are -inf) there is no answer, which is wrong.  Everything is counted on the
+        CPU: sums of certainties need float64, which some accelerators lack.
         """
+        scores, labels = scores.cpu(), labels.cpu()
         *front, samples, classes = scores.shape
         labels, counts = labels.expand(*front, samples), labels.new_zeros(*front, classes)
         answers, given = scores.argmax(-1), ~scores.isneginf().all(-1)
@@ -38,15 +42,15 @@ class Tally(Payload):
         place = (certainty * BINS).long().clamp(max=BINS - 1).unsqueeze(-2).expand(*front, 3, samples)
         values = torch.stack([torch.ones_like(certainty), certainty, right.double()], -2)
         return cls(
-            counts.scatter_add(-1, labels, torch.ones_like(labels)).cpu(),
-            counts.scatter_add(-1, labels, right.long()).cpu(),
-            counts.scatter_add(-1, answers, given.long()).cpu(),
-            certainty.new_zeros(*front, 3, BINS).scatter_add(-1, place, values).cpu(),
+            counts.scatter_add(-1, labels, torch.ones_like(labels)),
+            counts.scatter_add(-1, labels, right.long()),
+            counts.scatter_add(-1, answers, given.long()),
+            certainty.new_zeros(*front, 3, BINS).scatter_add(-1, place, values),
         )
 
-    def __getitem__(self, place: int) -> Tally:
-        """That of one rule of several."""
-        return Tally(self.samples[place], self.hits[place], self.answers[place], self.certain[place])
+    def __getitem__(self, place: int) -> Counts:
+        """The counts of one rule of several."""
+        return Counts(self.samples[place], self.hits[place], self.answers[place], self.certain[place])
 
     def check(self, classes: int, dim: int) -> None:
         super().check(classes, dim)
@@ -61,8 +65,8 @@ class Tally(Payload):
         if any((t < 0).any() for t in (*counts, self.certain)) or (self.hits > torch.minimum(*counts[::2])).any():
             raise PayloadError("A tally arrived with counts below zero, or with more hits than samples or answers.")
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
             self.samples + other.samples,
             self.hits + other.hits,
             self.answers + other.answers,
@@ -70,10 +74,12 @@ class Tally(Payload):
         )
 
     def __len__(self) -> int:
+        """The number of samples."""
         return int(self.samples.sum())
 
     @property
     def accuracy(self) -> float:
+        """The share of samples that were answered right."""
         return int(self.hits.sum()) / len(self)
 
     @property
@@ -101,6 +107,18 @@ class Tally(Payload):
         return float((right - certainty).abs().sum()) / len(self)
 
 
+def score_of(clients: Sequence[Counts]) -> Score:
+    """The scores of one rule over the samples of all clients."""
+    everything = sum(clients[1:], start=clients[0])
+    return Score(
+        everything.accuracy,
+        sum(counts.accuracy for counts in clients) / len(clients),
+        everything.balanced,
+        everything.macro_f1,
+        everything.calibration,
+    )
+
+
 def probabilities(scores: Tensor) -> Tensor:
-    """Softmax of scores; where no class has a score at all, each is as likely."""
+    """Softmax of scores along the last axis; where no class has a score at all, each is as likely."""
     return scores.masked_fill(scores.isneginf().all(-1, keepdim=True), 0.0).softmax(-1)

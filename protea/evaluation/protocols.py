@@ -6,15 +6,16 @@ last one swings.  Every run has all of these; the settings say which one is its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol as Like
+from typing import Protocol as Interface
+from typing import TypeVar
 
 from protea.config.words import Protocol
 from protea.evaluation.scores import Score
 
 
-class Scored(Like):
+class Scored(Interface):
     """A round's record, as far as is needed here."""
 
     @property
@@ -30,6 +31,9 @@ class Scored(Like):
     def validation(self) -> dict[str, Score]: ...
 
 
+S = TypeVar("S", bound=Scored)
+
+
 @dataclass(frozen=True)
 class Reported:
     """Scores by rule, and the rounds they are of."""
@@ -39,20 +43,36 @@ class Reported:
     test: dict[str, Score]
 
 
-def report(records: Sequence[Scored], protocol: Protocol) -> Reported | None:
-    """None where there is nothing to report: no evaluation, or for ``validation`` nothing held out.
+def best_round(records: Sequence[S], score: Callable[[S], float | None], *, of_all: bool = True) -> S | None:
+    """The round with the highest score, the first of equals; None where no round has one.
 
-    A round is chosen only among those that judged all clients: others may have met easier ones.
+    With ``of_all`` it is chosen among the rounds that evaluated all clients: others may have met easier ones.
     """
-    scored = [record for record in records if record.test]
-    everyone = frozenset[int]().union(*(record.judged for record in scored))
-    whole = [record for record in scored if record.judged == everyone]
-    if protocol == "validation":
-        held_out = [record for record in whole if record.validation]
-        chosen = [max(held_out, key=lambda record: record.validation["method"].weighted)] if held_out else []
-    elif protocol == "best":
-        chosen = [max(whole, key=lambda record: record.test["method"].weighted)] if whole else []
+    if of_all:
+        scored = [record for record in records if record.test]
+        everyone = frozenset[int]().union(*(record.judged for record in scored))
+        records = [record for record in scored if record.judged == everyone]
+    found = [(value, record) for record in records if (value := score(record)) is not None]
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def accuracy_on_test(record: Scored) -> float | None:
+    """The accuracy on test samples by the method's own rule, every sample counting once; None without evaluation."""
+    return record.test["method"].weighted if record.test else None
+
+
+def accuracy_on_validation(record: Scored) -> float | None:
+    """The same on validation samples; None where none are held out."""
+    return record.validation["method"].weighted if record.validation else None
+
+
+def report(records: Sequence[Scored], protocol: Protocol) -> Reported | None:
+    """The scores by a protocol; None where it has nothing to go by: no evaluation, or nothing held out."""
+    if protocol in ("validation", "best"):
+        best = best_round(records, accuracy_on_validation if protocol == "validation" else accuracy_on_test)
+        chosen = [] if best is None else [best]
     else:
+        scored = [record for record in records if record.test]
         chosen = scored[-5:] if protocol == "last5" else scored[-1:]
     if not chosen:
         return None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Self
-
-from protea.evaluation.counts import Tally
 
 
 @dataclass(frozen=True)
@@ -16,25 +14,23 @@ class Score:
 
     weighted: float  # accuracy, every sample counting once
     uniform: float  # accuracy, every client that has samples counting once
-    balanced: float  # over all clients' samples: mean of the accuracies on each class
+    balanced: float  # mean of the accuracies on each class, over the samples of all clients
     macro_f1: float
-    calibration: float  # error; 0 is best
-
-    @classmethod
-    def of(cls, tallies: Sequence[Tally]) -> Self:
-        everything = sum(tallies[1:], start=tallies[0])
-        return cls(
-            everything.accuracy,
-            sum(tally.accuracy for tally in tallies) / len(tallies),
-            everything.balanced,
-            everything.macro_f1,
-            everything.calibration,
-        )
+    calibration: float  # expected calibration error; 0 is best
 
     @classmethod
     def mean(cls, scores: Sequence[Score]) -> Self:
+        """The mean of each number over several rounds."""
         rows = [asdict(score) for score in scores]
         return cls(**{name: sum(row[name] for row in rows) / len(rows) for name in rows[0]})
+
+
+@dataclass(frozen=True)
+class MetricScore:
+    """One of the user's own metrics over all clients that have samples."""
+
+    weighted: float  # mean over clients, each counting by its samples
+    uniform: float  # mean over clients, each counting once
 
 
 @dataclass(frozen=True)
@@ -50,13 +46,42 @@ class Geometry:
     """Where prototypes lie.  A class that is not there has the margin 0."""
 
     margins: list[float]  # of the global prototypes: each class to the nearest other; empty if there are none
-    widest: list[float]  # the same of whichever client has the largest
-    shrinkage: float | None  # global margins as a share of the widest, mean over classes that have both
-    apart: float | None  # how far the farthest global prototype is from the first one
+    widest: list[float]  # for each class the largest margin that any client has between its own prototypes
+    shrinkage: float | None  # global margins divided by the widest, mean over classes that have both
+    apart: float | None  # largest distance of a global prototype to the first one
     inter: float | None  # distance of two prototypes of a client, mean over pairs and clients
     intra: float | None  # distance of a client's test samples to their prototype, mean over clients
 
 
+@dataclass(frozen=True)
+class PartRecord:
+    """What one client answered on one part of its samples, as counts."""
+
+    samples: int
+    classes: dict[int, tuple[int, int]]  # hits and samples of each class there is, by the method's own rule
+    hits: dict[str, int]  # samples answered right, by rule
+    metrics: dict[str, float] = field(default_factory=dict)  # the user's own metrics, by name
+
+    def accuracy(self, rule: str = "method") -> float | None:
+        """The share of samples that a rule answers right; None where the client does not have the rule."""
+        return self.hits[rule] / self.samples if rule in self.hits else None
+
+
+@dataclass(frozen=True)
+class ClientScores:
+    """What one evaluation found about one client."""
+
+    parts: dict[str, PartRecord] = field(default_factory=dict)  # "test" and "validation", where it has samples
+    shared: dict[str, float] = field(default_factory=dict)  # accuracy on the shared test set, by rule
+    inter: float | None = None  # mean distance of two of its prototypes
+    intra: float | None = None  # mean distance of its test samples to the prototype of their class
+
+
 def finite(value: float) -> float | None:
-    """None for what JSON has no number for."""
+    """The value, or None for nan and infinities, which JSON has no numbers for."""
     return value if math.isfinite(value) else None
+
+
+def mean_or_none(values: Sequence[float]) -> float | None:
+    """The mean, or None of nothing."""
+    return sum(values) / len(values) if values else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from protea.federation.jobs import Job, Reply
-from protea.federation.record import Record
+from protea.federation.record import ClientBytes, Record
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Ledger:
         """The ledger as it was after these rounds."""
         ledger = cls(max_refusals)
         for record in records:
-            for line in record.clients:
-                if "up" in line:
-                    ledger.up[line["client"]] += line["up"]
-                    ledger.down[line["client"]] += line["down"]
+            for each in record.clients:
+                if each.bytes is not None:
+                    ledger.up[each.client] += each.bytes.up
+                    ledger.down[each.client] += each.bytes.down
             ledger.count_refusals([c for c in record.participants if c not in record.absent], record.refused)
         return ledger
 
@@ -43,6 +43,11 @@ class Ledger:
         refused = set(refused)
         for client in asked:
             self.refusals[client] = self.refusals[client] + 1 if client in refused else 0
+
+    def bytes_of(self, job: Job, replies: Sequence[Reply]) -> ClientBytes:
+        """What travelled to and from a client in a round that is counted, and since the first round."""
+        up = sum(reply.size for reply in replies)
+        return ClientBytes(up, job.size, self.up[job.client], self.down[job.client])
 
     def quarantined(self, client: int) -> bool:
         """Whether so many uploads in a row were refused that the client is asked no more."""

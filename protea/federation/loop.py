@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from protea.config.sections import participants
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 from protea.core.errors import ClientError, PayloadError, ProteaError
 from protea.core.method import Method
 from protea.core.payload import Named, pack, unpack
@@ -16,13 +16,13 @@ from protea.core.process_memory import peak_memory
 from protea.core.samples import Samples
 from protea.core.server import Server
 from protea.evaluation.client_side import Snapshot, serve
-from protea.evaluation.scores import finite
+from protea.evaluation.scores import ClientScores, finite
 from protea.evaluation.server_side import Judged, Together
 from protea.federation.faults import Absence, draw_absences
 from protea.federation.jobs import Job, JobEngine, JobKind, Reply, Watch, ignore
 from protea.federation.ledger import Ledger
 from protea.federation.plan import FederationPlan
-from protea.federation.record import Cost, Record
+from protea.federation.record import ClientRecord, Cost, Record
 from protea.federation.round import Round
 from protea.federation.uploads import Accepted, Inspection, by_client, refuse_infinite
 
@@ -99,7 +99,8 @@ class Federation:
         chosen = self._sample()
         absent = draw_absences(self.plan.faults, chosen, self.clients, server.rng.at("round", server.round))
         absent |= {client: "quarantined" for client in chosen if self.ledger.quarantined(client)}
-        return Round(chosen, absent, Judged(server.classes, server.dim))
+        settings = self.plan.evaluation
+        return Round(chosen, absent, Judged(server.classes, server.dim, settings.rules, settings.metrics))
 
     def _train(self, this: Round) -> None:
         """Have the clients train.  Those that gave no sign of life are not evaluated in this round."""
@@ -134,7 +135,7 @@ class Federation:
                     if self.test is not None:
                         judged.server = serve(self.method, server, self.test)
             if self.test is not None and settings.shared_due(server.round, self.plan.rounds):
-                judged.together = Together(self.test.y.cpu(), server.classes)
+                judged.together = Together(self.test.y.cpu(), server.classes, settings.rules)
                 for start in range(0, len(clients), GROUP):
                     self._judge("answer", clients[start : start + GROUP], judged.together, this.failures)
 
@@ -160,7 +161,9 @@ class Federation:
             refused=this.refused,
             absent={client: str(why) for client, why in this.absent.items()},
             cost=Cost(this.clock.seconds, self.memory),
-            clients=self._clients(this.jobs, by_client(this.replies), judged),
+            clients=self._clients(this),
+            metrics=judged.metrics("test"),
+            validation_metrics=judged.metrics("validation"),
         )
 
     # Parts of these steps
@@ -212,7 +215,7 @@ class Federation:
                     raise ClientError(reply.error)
                 if reply.round != self.server.round:
                     raise PayloadError(f"it is of round {reply.round}.")
-                return judge.read(reply)
+                return judge.read(reply.up)
             except (ClientError, PayloadError) as error:
                 return error
 
@@ -232,24 +235,20 @@ class Federation:
                 raise ClientError(why) from found
             failures.setdefault(reply.client, why)
 
-    def _clients(
-        self, jobs: Sequence[Job], answers: Mapping[int, Sequence[Reply]], judged: Judged
-    ) -> list[dict[str, Any]]:
-        """One line for each client that took part or was judged."""
-        found: dict[int, dict[str, Any]] = {}
-        for job in jobs:
-            own = answers.get(job.client, [])
-            losses = [finite(reply.metrics["loss"]) for reply in own if "loss" in reply.metrics]
-            found[job.client] = {
-                "loss": losses[0] if losses else None,
-                "up": sum(reply.size for reply in own),
-                "down": job.size,
-                "total_up": self.ledger.up[job.client],
-                "total_down": self.ledger.down[job.client],
-            }
-        for client, numbers in judged.clients().items():
-            found.setdefault(client, {}).update(numbers)
-        return [{"client": client, **numbers} for client, numbers in sorted(found.items())]
+    def _clients(self, this: Round) -> list[ClientRecord]:
+        """A record for each client that was asked to train or was evaluated, in their order."""
+        scores, answers = this.judged.clients(), by_client(this.replies)
+        found = {client: ClientRecord(**vars(each), client=client) for client, each in scores.items()}
+        for job in this.jobs:
+            client, replies = job.client, answers.get(job.client, [])
+            losses = [finite(reply.metrics["loss"]) for reply in replies if "loss" in reply.metrics]
+            found[client] = ClientRecord(
+                **vars(scores.get(client, ClientScores())),
+                client=client,
+                bytes=self.ledger.bytes_of(job, replies),
+                loss=losses[0] if losses else None,
+            )
+        return [found[client] for client in sorted(found)]
 
     @property
     def memory(self) -> int:
@@ -259,7 +258,7 @@ class Federation:
     @contextmanager
     def _on_server(self, purpose: str) -> Iterator[None]:
         """Draws of a server hook come from the stream ``server/round/12/aggregate``."""
-        with threads(self.plan.threads), self.server.rng.at("round", self.server.round).default(purpose):
+        with torch_threads(self.plan.threads), self.server.rng.at("round", self.server.round).default(purpose):
             yield
 
     # Beside the rounds

@@ -1,14 +1,57 @@
-"""What happened in one round, as plain values."""
+"""What happened in a run, round by round, as plain values: the one writer and reader of ``metrics.jsonl``.
+
+The file has a line on the data, then for every round a line and one for each client that had a part in it.  Nothing
+here needs torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
 
 from pydantic import TypeAdapter
 
-from protea.evaluation.scores import Geometry, Score, Shared
+from protea.config.words import PARTS
+from protea.evaluation.scores import ClientScores, Geometry, MetricScore, PartRecord, Score, Shared
+
+Line = dict[str, Any]  # a line of metrics.jsonl; its "kind" is data, round or client
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """What is known of a client before anything has happened."""
+
+    client: int
+    architecture: str
+    parameters: int
+    train: list[int]  # training samples of each class
+    validation: list[int]
+    test: list[int]
+    site: str | None = None  # its name, in a federation over a network
+
+    def line(self) -> Line:
+        """The client as the line on the data has it."""
+        site = {} if self.site is None else {"site": self.site}
+        rest = {name: value for name, value in asdict(self).items() if name not in ("client", "site")}
+        return {"client": self.client, **site, **rest}
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """The first line of ``metrics.jsonl``: the names of the classes, and what each client has."""
+
+    classes: list[str] = field(default_factory=list)
+    clients: list[ClientData] = field(default_factory=list)
+
+    def line(self) -> Line:
+        """The record for ``metrics.jsonl``."""
+        return {"kind": "data", "round": 0, "classes": self.classes, "clients": [each.line() for each in self.clients]}
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> DataRecord:
+        """The record that :meth:`line` wrote."""
+        return _DATA.validate_python(dict(line))
 
 
 @dataclass(frozen=True)
@@ -17,6 +60,78 @@ class Cost:
 
     seconds: dict[str, float] = field(default_factory=dict)  # by what they were spent on
     memory: int = 0  # most bytes that all processes together had so far
+
+
+@dataclass(frozen=True)
+class ClientBytes:
+    """Bytes of payload that a client sent (up) and was sent (down)."""
+
+    up: int
+    down: int
+    total_up: int  # since the first round
+    total_down: int
+
+
+@dataclass(frozen=True)
+class ClientRecord(ClientScores):
+    """One client in one round: what its training cost and what its evaluation found."""
+
+    client: int = field(kw_only=True)
+    bytes: ClientBytes | None = field(default=None, kw_only=True)  # None for one that only was evaluated
+    loss: float | None = field(default=None, kw_only=True)  # mean over its training steps; None without training
+
+    @property
+    def accuracy(self) -> float | None:
+        """By the method's own rule on the client's test samples."""
+        return self.accuracy_by()
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The user's own metrics on the client's test samples."""
+        return self.parts["test"].metrics if "test" in self.parts else {}
+
+    def accuracy_by(self, rule: str = "method", part: str = "test") -> float | None:
+        """By any rule on any part of the client's samples; None where it was not evaluated so."""
+        return self.parts[part].accuracy(rule) if part in self.parts else None
+
+    def line(self, round: int) -> Line:
+        """The client for ``metrics.jsonl``: ``test/head`` are the hits of the rule ``head`` on its test samples."""
+        line: Line = {"kind": "client", "round": round, "client": self.client}
+        if self.bytes is not None:
+            line |= {"loss": self.loss, **vars(self.bytes)}
+        for name, part in self.parts.items():
+            line[f"{name}/samples"] = part.samples
+            line[f"{name}/classes"] = {str(label): list(counts) for label, counts in part.classes.items()}
+            line |= {f"{name}/{rule}": hits for rule, hits in part.hits.items()}
+            line |= {f"{name}/metrics": part.metrics} if part.metrics else {}
+        if self.inter is not None and self.intra is not None:
+            line |= {"inter": self.inter, "intra": self.intra}
+        return line | {f"shared/{rule}": accuracy for rule, accuracy in self.shared.items()}
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> Self:
+        """The client that :meth:`line` wrote."""
+        parts = {}
+        for name in PARTS:
+            if f"{name}/samples" in line:
+                hits = dict(_below(f"{name}/", line))
+                samples, classes, metrics = hits.pop("samples"), hits.pop("classes"), hits.pop("metrics", {})
+                by_class = {int(label): (right, count) for label, (right, count) in classes.items()}
+                parts[name] = PartRecord(samples, by_class, hits, metrics)
+        sizes = [line[name] for name in ("up", "down", "total_up", "total_down") if name in line]
+        return cls(
+            parts,
+            dict(_below("shared/", line)),
+            line.get("inter"),
+            line.get("intra"),
+            client=line["client"],
+            bytes=ClientBytes(*sizes) if sizes else None,
+            loss=line.get("loss"),
+        )
+
+
+def _below(prefix: str, line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((name.removeprefix(prefix), value) for name, value in line.items() if name.startswith(prefix))
 
 
 @dataclass(frozen=True)
@@ -30,7 +145,7 @@ class Record:
     validation: dict[str, Score]
     classes: dict[str, list[int]]  # test samples, hits and answers of all clients by class, by the method's own rule
     shared: dict[str, Shared]  # on the shared test set, by rule; empty in rounds without it
-    server: dict[str, float]  # a model on the server, on the shared test set, by rule
+    server: dict[str, float]  # accuracy of the server's model on the shared test set, by rule
     geometry: Geometry | None
     values: dict[str, float | None]  # numbers in the server's memory: its loss, a margin; None if not finite
     bytes_up: int
@@ -41,7 +156,9 @@ class Record:
     refused: list[int]  # those of them whose upload was not as declared
     absent: dict[int, str]  # clients that were not heard, by no fault in their work: dropped out, late, quarantined
     cost: Cost
-    clients: list[dict[str, Any]]  # each client's own numbers
+    clients: list[ClientRecord]
+    metrics: dict[str, MetricScore] = field(default_factory=dict)  # the user's own, on test samples, by name
+    validation_metrics: dict[str, MetricScore] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float | None:
@@ -51,28 +168,44 @@ class Record:
     @property
     def judged(self) -> frozenset[int]:
         """The clients whose test samples are in the scores."""
-        return frozenset(line["client"] for line in self.clients if "test/samples" in line)
+        return frozenset(each.client for each in self.clients if "test" in each.parts)
 
-    def lines(self) -> list[dict[str, Any]]:
+    def line(self) -> Line:
+        """The round without its clients, for ``metrics.jsonl``."""
+        whole = asdict(replace(self, clients=[]))
+        del whole["clients"]
+        for name in ("metrics", "validation_metrics"):
+            if not whole[name]:
+                del whole[name]  # nobody asked for any
+        return {"kind": "round", "accuracy": self.accuracy, **whole}
+
+    def lines(self) -> list[Line]:
         """The record for ``metrics.jsonl``: a line for the round, and one for each client that had a part in it."""
-        whole = asdict(self)
-        clients = whole.pop("clients")
-        line = {"kind": "round", "accuracy": self.accuracy, **whole}
-        return [line, *({"kind": "client", "round": self.round, **client} for client in clients)]
+        return [self.line(), *(each.line(self.round) for each in self.clients)]
 
     @classmethod
     def read(cls, lines: Iterable[Mapping[str, Any]]) -> list[Record]:
-        """The records that :meth:`lines` wrote; other lines are passed over."""
-        records: list[Record] = []
-        for line in lines:
-            if line["kind"] == "data":
-                continue
-            values = {k: v for k, v in line.items() if k not in ("kind", "accuracy")}
-            if line["kind"] == "client":
-                records[-1].clients.append({k: v for k, v in values.items() if k != "round"})
-            else:
-                records.append(_PLAIN.validate_python({**values, "clients": []}))
-        return records
+        """The records that :meth:`lines` wrote; the line on the data is passed over."""
+        return read_metrics(lines)[1]
 
 
-_PLAIN: TypeAdapter[Record] = TypeAdapter(Record)
+EARLIER: Line = {"values": {}, "refused": [], "absent": {}}  # which runs of earlier versions did not write
+
+
+def read_metrics(lines: Iterable[Mapping[str, Any]], clients: bool = True) -> tuple[DataRecord, list[Record]]:
+    """All that a ``metrics.jsonl`` says; without ``clients``, whose lines are many, rounds have none."""
+    data, records = DataRecord(), list[Record]()
+    for line in lines:
+        if line["kind"] == "data":
+            data = DataRecord.read(line)
+        elif line["kind"] == "round":
+            records.append(_ROUND.validate_python({**EARLIER, **line, "clients": []}))
+        elif line["kind"] != "client":
+            raise ValueError(f"a line of kind {line['kind']!r} is none of a run's metrics")
+        elif clients:
+            records[-1].clients.append(ClientRecord.read(line))
+    return data, records
+
+
+_DATA: TypeAdapter[DataRecord] = TypeAdapter(DataRecord)
+_ROUND: TypeAdapter[Record] = TypeAdapter(Record)

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, SplitModel, Upload, losses
 from protea.core.errors import PayloadError
-from protea.core.public_answers import blend, check_rows, chosen, draw
+from protea.core.public_answers import check_rows, draw_public, select_public, weighted_mean
 from protea.core.training import Training
 
 
 @dataclass(frozen=True)
 class PublicTask(Payload):
-    """Which public samples to look at this time; the prototypes, and the features of the samples before."""
+    """What clients get: which public samples are asked about, the prototypes, and features of the last ones asked."""
 
     ask: Tensor  # a bool per public sample
     asked: Tensor | None = None
@@ -35,7 +35,7 @@ class PublicTask(Payload):
 
 @dataclass(frozen=True)
 class PublicView(Payload):
-    """Prototypes, and what a client makes of the public samples it was asked about."""
+    """What a client sends: prototypes, and features and scores of the public samples it was asked about."""
 
     prototypes: Prototypes
     features: Tensor  # (public samples asked, dim)
@@ -49,7 +49,7 @@ class PublicView(Payload):
 
 @dataclass(frozen=True)
 class Fed2PKD(Method[PublicTask, PublicView]):
-    """``contrast`` and ``alignment`` weigh the two prongs; ``temperature`` is tau."""
+    """Fed2PKD.  ``contrast`` and ``alignment`` weigh the two kinds of distillation; ``temperature`` is tau."""
 
     contrast: NonNegativeFloat = 0.9
     alignment: NonNegativeFloat = 0.9
@@ -72,7 +72,7 @@ class Fed2PKD(Method[PublicTask, PublicView]):
         return Needs(public_data=True, server_model=self.student)
 
     def start_server(self, server: Server) -> None:
-        server.memory["task"] = PublicTask(draw(server, self.samples))
+        server.memory["task"] = PublicTask(draw_public(server, self.samples))
         if self.student:
             server.memory["model"] = server.make("server")
 
@@ -85,7 +85,7 @@ class Fed2PKD(Method[PublicTask, PublicView]):
         model, known, target = client.model, down.prototypes, down.features
         public = None
         if target is not None and down.asked is not None and self.alignment:
-            seen = chosen(client.public, down.asked)
+            seen = select_public(client.public, down.asked)
             check_rows("Features", target, len(seen), client.dim)
             public = seen.batch(torch.arange(len(seen)))[0] if len(seen) > 1 else None  # BatchNorm needs two
 
@@ -99,12 +99,12 @@ class Fed2PKD(Method[PublicTask, PublicView]):
             return value
 
         client.fit(loss)
-        ask = chosen(client.public, down.ask)
+        ask = select_public(client.public, down.ask)
         features, _ = client.outputs(model.features, ask)
         return PublicView(client.prototypes(), features, model.head(features).detach().log_softmax(1))
 
     def nearness(self, z: Tensor, prototypes: Prototypes) -> Tensor:
-        """Cosines, moved to the range from 0 to 1, over the temperature.
+        """Return cosines, moved to the range from 0 to 1, over the temperature, ``(samples, classes)``.
 
         To a softmax that is the same as cosines over twice the temperature.
         """
@@ -117,23 +117,23 @@ class Fed2PKD(Method[PublicTask, PublicView]):
         features = torch.stack([u.payload.features for u in uploads])  # (clients, public samples, dim)
         scores = torch.stack([u.payload.scores for u in uploads])
         weights = torch.stack([self.trust(*pair, prototypes) for pair in zip(features, scores, strict=True)])
-        fused = blend(features, weights)
+        fused = weighted_mean(features, weights)
         if self.student:
-            said = blend(scores.softmax(2), weights)  # whatever was sent, probabilities
+            said = weighted_mean(scores.softmax(2), weights)  # whatever was sent, probabilities
             self.teach(server, task.ask, fused, said.clamp(min=1e-30).log())
-        server.memory["task"] = PublicTask(draw(server, self.samples), task.ask, fused, prototypes)
+        server.memory["task"] = PublicTask(draw_public(server, self.samples), task.ask, fused, prototypes)
 
     def trust(self, features: Tensor, scores: Tensor, prototypes: Prototypes) -> Tensor:
-        """exp(-KL) for each sample, between what a client's head says and what the prototypes say of its features."""
+        """Return exp(-KL) for each sample, between a client's head and the prototypes, ``(samples,)``."""
         head, near = scores.log_softmax(1), self.nearness(features, prototypes).softmax(1)
         if self.agreement == "code":  # probabilities where the formula has their logarithms
             return (-(near * (near.clamp(min=1e-12).log() - head.exp())).sum(1)).exp()
         return (-F.kl_div(head, near, reduction="none").sum(1)).exp()
 
     def teach(self, server: Server, asked: Tensor, features: Tensor, scores: Tensor) -> None:
-        """The server's model learns the fused features, and answers as clients do."""
+        """Train the server's model on the clients' mean features and scores of the public samples asked about."""
         assert server.public is not None
-        model, public = server.memory["model"], chosen(server.public, asked)
+        model, public = server.memory["model"], select_public(server.public, asked)
 
         def loss(rows: Tensor) -> Tensor:
             z = model.features(public.batch(rows)[0])

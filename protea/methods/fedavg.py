@@ -16,12 +16,12 @@ from torch import Tensor
 
 from protea import Client, Method, Needs, Server, SplitModel, Upload, Weights
 from protea.core.client import Loss
-from protea.core.method import Average, counted
+from protea.core.method import Average, upload_weights
 
 
 @dataclass(frozen=True)
 class FedAvg(Method[Weights, Weights]):
-    """Algorithm 1.  Methods that only add to the loss derive from it."""
+    """FedAvg, Algorithm 1.  Methods that only add to the loss derive from it."""
 
     average: Average = "samples"
     statistics: Literal["shared", "own"] = "shared"  # of BatchNorm: averaged too, or each client's own
@@ -45,10 +45,11 @@ class FedAvg(Method[Weights, Weights]):
         return self.weights(client.model)
 
     def loss(self, client: Client, down: Weights) -> Loss:
+        """Return the local loss; ``down`` is the model that was sent."""
         return lambda x, y: F.cross_entropy(client.model(x), y)
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Weights]]) -> None:
-        mean = Weights.mean([u.payload for u in uploads], counted(uploads, self.average))
+        mean = Weights.mean([u.payload for u in uploads], upload_weights(uploads, self.average))
         mean.load_into(server.memory["model"], buffers=self.statistics == "shared")
 
     def check(self, server: Server, up: Weights) -> None:
@@ -65,4 +66,5 @@ class FedAvg(Method[Weights, Weights]):
         return model if self.statistics == "shared" else None
 
     def weights(self, model: SplitModel) -> Weights:
+        """Return what travels of a model: with BatchNorm's statistics if these are shared."""
         return Weights.of(model, buffers=self.statistics == "shared")

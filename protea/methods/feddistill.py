@@ -22,7 +22,7 @@ from protea.core.prototypes import Collector
 
 @dataclass(frozen=True)
 class ClassScores(Payload):
-    """Prototypes of answers: a row of scores for each class whose samples were answered."""
+    """The mean scores over the samples of each class, ``(classes, classes)``, as prototypes of answers."""
 
     mean: Prototypes
 
@@ -32,7 +32,7 @@ class ClassScores(Payload):
 
 @dataclass(frozen=True)
 class AllScores(Payload):
-    """The scores of each client, by its number."""
+    """The mean scores of each client, by its number."""
 
     of: Mapping[str, Prototypes]
 
@@ -74,10 +74,11 @@ class FedDistill(Method[ClassScores, ClassScores]):
         return ClassScores(Prototypes.of(self.said(scores), y, client.classes))
 
     def said(self, scores: Tensor) -> Tensor:
+        """Return what means are taken of: scores or probabilities."""
         return scores if self.shared == "scores" else scores.softmax(1)
 
     def distil(self, scores: Tensor, y: Tensor, known: Prototypes) -> Tensor:
-        """Cross entropy to what is answered elsewhere; a class that nobody reported is taught by its own answer.
+        """Return the cross entropy to the mean scores of each class; to its own for a class that nobody reported.
 
         The latter has no gradient where targets are probabilities.
         """

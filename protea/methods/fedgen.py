@@ -19,13 +19,15 @@ from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Server, Upload, Weights, losses
 from protea.core.errors import PayloadError
-from protea.core.method import Average, counted
+from protea.core.method import Average, upload_weights
 from protea.core.training import Training
 from protea.models.generator import Generator, likeness
 
 
 @dataclass(frozen=True)
 class HeadAndGenerator(Payload):
+    """What clients get: the mean head, the generator, and how common each class is."""
+
     head: Weights
     generator: Weights
     labels: Tensor  # (classes,) how many samples of each class all clients have
@@ -37,6 +39,8 @@ class HeadAndGenerator(Payload):
 
 @dataclass(frozen=True)
 class HeadAndLabels(Payload):
+    """What a client sends: its head, and how many samples of each class it has."""
+
     head: Weights
     labels: Tensor  # (classes,) how many samples of each class the client has
 
@@ -115,7 +119,7 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
             value = F.cross_entropy(scores, y)
             if len(y) < 2 or not faded:
                 return value
-            with client.aside("generator"):
+            with client.separate_draws("generator"):
                 if self.weight:
                     labels = down.labels.multinomial(len(y), replacement=True)
                     value = value + faded * self.weight * F.cross_entropy(head(generator(labels)), labels)
@@ -151,7 +155,9 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
         server.memory["generator_loss"] = server.fit(loss, generator, rows=rows, plan=plan)
         if not self.keep:
             before.load_into(generator)
-        Weights.mean([u.payload.head for u in uploads], counted(uploads, self.average)).load_into(head, buffers=False)
+        Weights.mean([u.payload.head for u in uploads], upload_weights(uploads, self.average)).load_into(
+            head, buffers=False
+        )
 
     def check(self, server: Server, up: HeadAndLabels) -> None:
         up.head.check_like(Weights.of(server.memory["head"], buffers=False))
@@ -165,6 +171,7 @@ class FedGen(Method[HeadAndGenerator, HeadAndLabels]):
 
 
 def check_labels(labels: Tensor, classes: int) -> None:
+    """Raise :class:`PayloadError` unless these are counts of samples, one per class."""
     if labels.shape != (classes,) or labels.dtype != torch.float32:
         raise PayloadError(f"Label counts of shape {tuple(labels.shape)} arrived; expected are {classes} floats.")
     if (labels < 0).any() or (labels != labels.round()).any() or not labels.any():

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Payload, Prototypes, Server, Upload
+from protea.core.ranges import Fraction
 from protea.models.nearest import Nearest, nearest_head
 
 
 @dataclass(frozen=True)
 class PrototypesAndAnchors(Payload):
+    """What clients get: the mean prototypes, and the anchors they are held to."""
+
     prototypes: Prototypes
     anchors: Prototypes
 
@@ -38,7 +41,7 @@ class FedHP(Method[PrototypesAndAnchors, Prototypes]):
     average: Literal["shares", "literal"] = "shares"  # of clients, by a class's share in their samples; see the docs
     anchor_steps: PositiveInt = 1000
     anchor_lr: PositiveFloat = 0.1
-    anchor_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    anchor_momentum: Fraction = 0.9
     answer: Literal["own", "global"] = "own"  # the prototypes that a client trained last, or the average
 
     family = "class vectors"
@@ -50,7 +53,7 @@ class FedHP(Method[PrototypesAndAnchors, Prototypes]):
         server.memory["anchors"] = server.memory["prototypes"] = anchors
 
     def spread(self, vectors: Tensor) -> Tensor:
-        """Unit vectors, each moved away from its nearest other by steps of constant size, so never quite to rest."""
+        """Move unit vectors, each away from its nearest other, by steps of constant size."""
         vectors = vectors.clone().requires_grad_()
         optimizer = torch.optim.SGD([vectors], self.anchor_lr, self.anchor_momentum, weight_decay=1e-4)
         for _ in range(self.anchor_steps if len(vectors) > 1 else 0):
@@ -96,7 +99,7 @@ class FedHP(Method[PrototypesAndAnchors, Prototypes]):
         return down.prototypes.scores(client.model.features(x))
 
     def trained(self, client: Client) -> bool:
-        """Whether a client has had prototypes yet; at first all of its own are zero."""
+        """Tell whether a client has had prototypes yet; at first all of its own are zero."""
         return bool(nearest_head(client.model).vectors.any())
 
     def prototypes(self, down: PrototypesAndAnchors | None) -> Prototypes | None:

@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Server, Upload, Weights, losses
-from protea.core.lowrank import LowRank, Matrices, Rule
+from protea.core.lowrank import LowRank, Matrices, RankRule
 
 Energy = Annotated[float, Field(gt=0, le=1)]
 
@@ -33,7 +33,7 @@ class FedKD(Method[LowRank, LowRank]):
     strongest: PositiveFloat = 10.0  # largest weight of teaching, of models that are sure; the paper has no limit
     teaching: losses.Teaching = "apart"  # joint: HtFLlib's, models get gradients of both losses
     matrices: Matrices = "rows"  # a convolution is one matrix, or as many as it has kernels
-    rule: Rule = "enough"  # for the rank; the reference code's makes zeros of matrices that need full rank
+    rule: RankRule = "enough"  # for the rank; the reference code's makes zeros of matrices that need full rank
 
     family = "second model"
     exchanges = "a small shared model, compressed"
@@ -44,7 +44,7 @@ class FedKD(Method[LowRank, LowRank]):
         server.memory["sent"] = self.compressed(server.memory["mentee"], 1, server.rounds)
 
     def start_client(self, client: Client) -> None:
-        client.memory["mentee"] = client.beside(self.mentee)
+        client.memory["mentee"] = client.second_model(self.mentee)
         client.memory["map"] = nn.Linear(client.dim, client.dim, bias=False).to(client.device)  # W_h; never travels
 
     def broadcast(self, server: Server, client: int) -> LowRank:
@@ -58,7 +58,7 @@ class FedKD(Method[LowRank, LowRank]):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = mentor.features(x)
-            with client.aside("mentee"):
+            with client.separate_draws("mentee"):
                 small = mentee.features(x)
             own, shared = mentor.head(z), mentee.head(small)
             labels = F.cross_entropy(own, y) + F.cross_entropy(shared, y)
@@ -73,6 +73,7 @@ class FedKD(Method[LowRank, LowRank]):
         return self.compressed(mentee, client.round, client.rounds)
 
     def compressed(self, mentee: nn.Module, round: int, rounds: int) -> LowRank:
+        """Return the mentee's weights as thin matrices, of a rank that grows over the rounds."""
         energy = self.energy_first + round / rounds * (self.energy_last - self.energy_first)  # Eq. 8
         return LowRank.of(Weights.of(mentee), energy, self.matrices, self.rule)
 

@@ -18,12 +18,12 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Server, Upload, losses
-from protea.core.public_answers import blend, check_rows, chosen, draw
+from protea.core.public_answers import check_rows, draw_public, select_public, weighted_mean
 
 
 @dataclass(frozen=True)
 class Consensus(Payload):
-    """Which public samples to answer this time, and what all said of those before."""
+    """What clients get: which public samples to answer now, and the mean scores of those asked before."""
 
     ask: Tensor  # a bool per public sample
     asked: Tensor | None = None
@@ -32,6 +32,8 @@ class Consensus(Payload):
 
 @dataclass(frozen=True)
 class Answers(Payload):
+    """What a client sends: its scores of the public samples it was asked about."""
+
     scores: Tensor  # (public samples asked, classes)
 
     def check(self, classes: int, dim: int) -> None:
@@ -58,7 +60,7 @@ class FedMD(Method[Consensus, Answers]):
         return Needs(public_data=True, public_labels=self.public_epochs > 0)
 
     def start_server(self, server: Server) -> None:
-        server.memory["consensus"] = Consensus(draw(server, self.samples))
+        server.memory["consensus"] = Consensus(draw_public(server, self.samples))
 
     def broadcast(self, server: Server, client: int) -> Consensus:
         consensus: Consensus = server.memory["consensus"]
@@ -75,7 +77,7 @@ class FedMD(Method[Consensus, Answers]):
         if first and self.public_epochs:
             client.fit(labels, data=client.public, epochs=self.public_epochs)
         if down.scores is not None and down.asked is not None and self.digest_epochs:
-            taught = chosen(client.public, down.asked)
+            taught = select_public(client.public, down.asked)
             check_rows("Scores", down.scores, len(taught), client.classes)
             client.fit(
                 lambda x, scores: self.apart(model(x), scores),
@@ -84,16 +86,17 @@ class FedMD(Method[Consensus, Answers]):
             )
         client.fit(labels, epochs=self.private_epochs if first else None)
         client.memory["began"] = True
-        return Answers(client.outputs(model, chosen(client.public, down.ask))[0])
+        return Answers(client.outputs(model, select_public(client.public, down.ask))[0])
 
     def apart(self, scores: Tensor, consensus: Tensor) -> Tensor:
+        """Return the distance of scores to the consensus."""
         return F.l1_loss(scores, consensus) if self.distance == "absolute" else losses.divergence(consensus, scores)
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Answers]]) -> None:
         asked = server.memory["consensus"].ask
         scores = torch.stack([u.payload.scores for u in uploads])
-        mean = blend(scores, torch.ones_like(scores[:, :, 0]))
-        server.memory["consensus"] = Consensus(draw(server, self.samples), asked, mean)
+        mean = weighted_mean(scores, torch.ones_like(scores[:, :, 0]))
+        server.memory["consensus"] = Consensus(draw_public(server, self.samples), asked, mean)
 
     def check(self, server: Server, up: Answers) -> None:
         check_rows("Scores", up.scores, int(server.memory["consensus"].ask.sum()), server.classes)

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, PositiveFloat
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, SplitModel, Upload, Weights
-from protea.core.method import Average, counted
+from protea.core.method import Average, upload_weights
+from protea.core.ranges import Proportion
 from protea.models.nearest import Nearest, nearest_head
 
 
 @dataclass(frozen=True)
 class BodyAndPrototypes(Payload):
+    """A model: its trained weights, and the prototypes that are its head."""
+
     body: Weights  # all but the prototypes
     prototypes: Prototypes
 
@@ -32,7 +35,7 @@ class BodyAndPrototypes(Payload):
 class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
     """Algorithm 1.  ``smoothing`` is the paper's rho: what remains of a prototype in a round."""
 
-    smoothing: Annotated[float, Field(ge=0, le=1)] = 0.9
+    smoothing: Proportion = 0.9
     scale: PositiveFloat = 1.0  # the paper's s, of cosines to scores; where it starts, if it learns: slowly, from 1
     scale_learns: bool = True
     average: Average = "uniform"  # of models; prototypes count by their samples
@@ -52,6 +55,7 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
         nearest_head(client.model).counts.zero_()  # it knows no class before its first round
 
     def equipped(self, model: SplitModel, vectors: Tensor) -> SplitModel:
+        """Put prototypes in the place of the model's head."""
         model.head = Nearest(vectors, "cosine", scale=self.scale, scale_learns=self.scale_learns)
         return model
 
@@ -61,7 +65,7 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
 
     def local_update(self, client: Client, down: BodyAndPrototypes | None) -> BodyAndPrototypes:
         assert down is not None  # there is a model from the start
-        load(client.model, down)
+        load_parts(client.model, down)
         client.fit(lambda x, y: F.cross_entropy(client.model(x), y))
         z, y = client.features()
         local = Prototypes.of(F.normalize(z, dim=1), y, client.classes)
@@ -69,11 +73,11 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[BodyAndPrototypes]]) -> None:
         model = server.memory["model"]
-        body = Weights.mean([u.payload.body for u in uploads], counted(uploads, self.average))
+        body = Weights.mean([u.payload.body for u in uploads], upload_weights(uploads, self.average))
         local = unit(Prototypes.mean([unit(u.payload.prototypes) for u in uploads], "count"))
         moved = self.smoothing * model.head.vectors + (1 - self.smoothing) * local.vectors
         vectors = torch.where(local.present.unsqueeze(1), F.normalize(moved, dim=1), model.head.vectors)
-        load(model, BodyAndPrototypes(body, Prototypes(vectors, model.head.counts)))
+        load_parts(model, BodyAndPrototypes(body, Prototypes(vectors, model.head.counts)))
 
     def check(self, server: Server, up: BodyAndPrototypes) -> None:
         up.body.check_like(trained(server.memory["model"]))
@@ -93,16 +97,18 @@ class FedNH(Method[BodyAndPrototypes, BodyAndPrototypes]):
 
 
 def unit(prototypes: Prototypes) -> Prototypes:
+    """Return the prototypes at unit length."""
     return Prototypes(F.normalize(prototypes.vectors, dim=1), prototypes.counts)
 
 
 def trained(model: SplitModel) -> Weights:
-    """All weights but the prototypes."""
+    """Return all weights but the prototypes."""
     kept = Weights.of(model).tensors.items()
     return Weights({name: t for name, t in kept if name not in ("head.vectors", "head.counts")})
 
 
-def load(model: SplitModel, parts: BodyAndPrototypes) -> None:
+def load_parts(model: SplitModel, parts: BodyAndPrototypes) -> None:
+    """Load weights and prototypes into a model; raise :class:`PayloadError` unless they fit."""
     parts.body.check_like(trained(model))
     model.load_state_dict(dict(parts.body.tensors), strict=False)
     nearest_head(model).set(parts.prototypes)

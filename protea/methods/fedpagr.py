@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from protea import Client, Method, Needs, Prototypes, Server, Upload, geometry
 from protea.core.errors import ClientError
+from protea.core.ranges import Fraction
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class FedPAGR(Method[Prototypes, Prototypes]):
     margin: Annotated[float, Field(ge=-1, le=1)] = 0.3  # largest cosine of two classes that is left alone
     steps: NonNegativeInt = 5  # of refinement, per round
     lr: PositiveFloat = 0.01  # of refinement
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of refinement
+    momentum: Fraction = 0.9  # of refinement
     classifier: Literal["trained", "fixed"] = "trained"  # between two anchorings
     pairs: geometry.Pairs = "dense"  # sparse: faster with very many classes
 
@@ -65,7 +66,7 @@ class FedPAGR(Method[Prototypes, Prototypes]):
         return unit(Prototypes.of(F.normalize(features, dim=1), labels, client.classes))  # Eq. 2
 
     def alignment(self, z: Tensor, y: Tensor, prototypes: Prototypes) -> Tensor:
-        """L_global + lambda_E L_ent.  The latter is least, log C, where all classes are equally likely."""
+        """Return L_global + lambda_E L_ent; the latter is least, log C, where all classes are equally likely."""
         near = self.nearness(z, prototypes)
         return F.cross_entropy(near, y) - self.entropy * near.log_softmax(1).mean()
 
@@ -85,13 +86,13 @@ class FedPAGR(Method[Prototypes, Prototypes]):
         return self.nearness(F.normalize(client.model.features(x), dim=1), down)  # Eq. 8
 
     def nearness(self, z: Tensor, prototypes: Prototypes) -> Tensor:
-        """The paper's l, cosines over the temperature; their softmax are the class probabilities."""
+        """Return the paper's l, cosines over the temperature, whose softmax are the class probabilities."""
         return z @ prototypes.vectors.T / self.temperature
 
 
 def unit(prototypes: Prototypes) -> Prototypes:
-    """At unit length, each counting once; without those that have no direction."""
-    known = prototypes.only(geometry.directed(prototypes.vectors))
+    """Return the prototypes at unit length, each with count 1, without those that have no direction."""
+    known = prototypes.only(geometry.has_direction(prototypes.vectors))
     return Prototypes(F.normalize(known.vectors, dim=1), known.present.to(known.vectors.dtype))
 
 

@@ -24,7 +24,7 @@ from protea.models.nearest import Nearest, nearest_head
 
 @dataclass(frozen=True)
 class PrototypesOfAll(Payload):
-    """The average, and each client's own by its number."""
+    """What clients get: the mean prototypes, and those of each client by its number."""
 
     mean: Prototypes
     of: Mapping[str, Prototypes]
@@ -66,6 +66,7 @@ class FedPCL(Method[PrototypesOfAll, Prototypes]):
         return local
 
     def train(self, client: Client, down: PrototypesOfAll) -> None:
+        """Train the client's model by contrast to all prototypes."""
         each = [down.of[name].filled(down.mean) for name in sorted(down.of)]  # what a client lacks is the average's
 
         def loss(x: Tensor, y: Tensor) -> Tensor:

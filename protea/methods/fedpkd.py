@@ -22,18 +22,17 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, losses
-from protea.core.client import LOOK
+from protea.core.client import EVALUATION_BATCH
 from protea.core.errors import PayloadError
-from protea.core.public_answers import blend, check_rows, chosen
+from protea.core.public_answers import check_rows, select_public, weighted_mean
+from protea.core.ranges import Proportion
 from protea.core.split_model import SplitModel
 from protea.core.training import Training
-
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
 class DualKnowledge(Payload):
-    """Both kinds of knowledge: class prototypes, and scores on public samples."""
+    """What travels in both directions: class prototypes, and scores on public samples."""
 
     prototypes: Prototypes
     logits: Tensor  # (public samples, classes)
@@ -54,14 +53,14 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
 
     pull: NonNegativeFloat = 0.5
     distance: losses.Distance = "mse"  # of features to prototypes, on clients and server
-    soft: Share = 0.5  # weight of the server's scores against its pseudo labels, in the public phase
+    soft: Proportion = 0.5  # weight of the server's scores against its pseudo labels, in the public phase
     kl: Literal["forward", "reverse"] = "forward"  # on clients: KL(teacher || student), or as Eq. 14 prints it
     temperature: PositiveFloat = 1.0  # of both distillations
     public_epochs: NonNegativeInt | None = None  # None: training.epochs; 0: no public phase
     average: Literal["count", "uniform"] = "count"  # of prototypes over clients
     weighting: Literal["variance", "uniform", "samples"] = "variance"  # of clients in the teacher
     keep: Annotated[float, Field(gt=0, le=1)] = 0.7  # of the public samples of a pseudo class
-    balance: Share = 0.5  # of teacher against prototypes, on the server
+    balance: Proportion = 0.5  # of teacher against prototypes, on the server
     server_epochs: PositiveInt = 10
     server_batch: PositiveInt = 32
     server_lr: PositiveFloat = 0.001
@@ -82,7 +81,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         """A public phase with the server as teacher, then a private one."""
         assert client.public is not None
         if down is not None and self.public_epochs != 0:
-            public = client.public if down.kept is None else chosen(client.public, down.kept)
+            public = client.public if down.kept is None else select_public(client.public, down.kept)
             taught = public.with_targets(down.logits)
             client.fit(lambda x, teacher: self.study(client.model(x), teacher), data=taught, epochs=self.public_epochs)
 
@@ -98,7 +97,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         return DualKnowledge(client.prototypes(), logits)
 
     def study(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """Eq. 14: learn the teacher's scores, and the labels these give (Eq. 13)."""
+        """Return the loss of Eq. 14: to the teacher's scores, and to the labels these give (Eq. 13)."""
         pair = (teacher, student) if self.kl == "forward" else (student, teacher)
         labels = F.cross_entropy(student, teacher.argmax(1))
         return self.soft * losses.divergence(*pair, self.temperature) + (1 - self.soft) * labels
@@ -129,13 +128,13 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         server.memory["knowledge"] = DualKnowledge(prototypes, outputs(server, model)[rows], some)
 
     def merge(self, server: Server, parts: Sequence[Prototypes]) -> Prototypes:
-        """Global prototypes; a class that nobody reported keeps its own."""
+        """Return the global prototypes; a class that nobody reported keeps its own."""
         return Prototypes.mean(parts, self.average).filled(self.prototypes(server.memory.get("knowledge")))
 
     def ensemble(self, uploads: Sequence[Upload[DualKnowledge]]) -> Tensor:
-        """The teacher's scores (Eq. 7).  For each sample a client counts by how sure it is.
+        """Return the teacher's scores (Eq. 7): the clients' mean, weighted by the variance of each one's scores.
 
-        Sure is one whose scores differ much.  Where all clients' are flat, each counts the same.
+        A client whose scores for a sample differ much is sure of it.  Where all are flat, each counts the same.
         """
         scores = torch.stack([u.payload.logits for u in uploads])  # (clients, public samples, classes)
         sure = torch.ones_like(scores[:, :, 0])
@@ -143,10 +142,10 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
             sure = scores.var(2, correction=0)
         elif self.weighting == "samples":
             sure = sure * sure.new_tensor([u.samples for u in uploads]).unsqueeze(1)
-        return blend(scores, sure)
+        return weighted_mean(scores, sure)
 
     def select(self, away: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Which public samples teach the server (a bool each), and how much their pseudo labels count."""
+        """Return which public samples teach the server (a bool each), and how much their pseudo labels count."""
         return nearest(away, labels, self.keep), torch.ones_like(away)
 
     def check(self, server: Server, up: DualKnowledge) -> None:
@@ -171,21 +170,23 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
 
 @torch.no_grad()
 def outputs(server: Server, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """``of(x)`` for all public samples, with the server's model in evaluation mode."""
+    """Return ``of(x)`` for all public samples, with the server's model in evaluation mode."""
     assert server.public is not None
     server.memory["model"].eval()
-    return torch.cat([of(server.public.batch(rows)[0]) for rows in torch.arange(len(server.public)).split(LOOK)])
+    return torch.cat(
+        [of(server.public.batch(rows)[0]) for rows in torch.arange(len(server.public)).split(EVALUATION_BATCH)]
+    )
 
 
 def distances(z: Tensor, labels: Tensor, prototypes: Prototypes) -> Tensor:
-    """From features to the prototype of their pseudo label; as far as the farthest where there is none."""
+    """Return the distance of features to the prototype of their label; the largest one where there is no prototype."""
     known = prototypes.present[labels]
     away: Tensor = torch.linalg.vector_norm(z - prototypes.vectors[labels], dim=1)
     return torch.where(known, away, (away * known).max())
 
 
 def nearest(away: Tensor, labels: Tensor, share: float) -> Tensor:
-    """Of each label's samples the ``share`` that is least far away, at least one: a bool per sample."""
+    """Choose of each label's samples the ``share`` that is nearest, at least one: a bool per sample."""
     order = away.argsort(stable=True)
     order = order[labels[order].argsort(stable=True)]  # by label, and within a label by distance
     counts = labels.bincount()

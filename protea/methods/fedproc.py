@@ -24,6 +24,8 @@ from protea.core.prototypes import Weighting
 
 @dataclass(frozen=True)
 class CentresAndModel(Payload):
+    """What travels in both directions: the centre of each class, and the model if weights are shared."""
+
     centres: Prototypes
     model: Weights | None  # None unless weights are shared
 
@@ -70,7 +72,7 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
         return CentresAndModel(Prototypes.of(unit(z), y, client.classes), model)
 
     def alpha(self, round: int, rounds: int) -> float:
-        """The share of cross entropy: all in the first round, when there are no centres, then from little to all."""
+        """Return the share of cross entropy: 1 in the first round, which has no centres, then from little to 1."""
         return 1.0 if round == 1 else min(1.0, (round - 1) / (self.horizon or rounds))
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[CentresAndModel]]) -> None:
@@ -87,7 +89,7 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
             up.model.check_like(server.memory["model"])
 
     def predict(self, client: Client, x: Tensor, down: CentresAndModel | None) -> Tensor:
-        """By the head or the nearest centre, and by the averaged model where there is one."""
+        """Return scores of the head or nearness to centres, by the averaged model where there is one."""
         model, shared = client.model, None if down is None else down.model
         z = model.features(x) if shared is None else shared.features(model, x)
         if self.answer == "nearest" and (centres := self.prototypes(down)) is not None:
@@ -100,5 +102,5 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
 
 
 def unit(z: Tensor) -> Tensor:
-    """Rows of length 1; those shorter than 1e-4 stay shorter, or else their gradient would explode."""
+    """Return rows of length 1; those shorter than 1e-4 stay shorter, or else their gradient would explode."""
     return F.normalize(z, dim=1, eps=1e-4)

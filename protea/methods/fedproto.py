@@ -72,7 +72,8 @@ class FedProto(Method[Prototypes, Prototypes]):
         return local
 
     def local_prototypes(self, client: Client) -> Prototypes:
-        return client.prototypes()  # Eq. 3
+        """Return the client's prototypes by its current model, Eq. 3."""
+        return client.prototypes()
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
         mean = Prototypes.mean([u.payload for u in uploads], self.average)  # Eq. 6
@@ -85,5 +86,5 @@ class FedProto(Method[Prototypes, Prototypes]):
         if known is None or self.answer == "head":
             return super().predict(client, x, down)
         if self.candidates == "own":
-            known = known.only(client.own)
+            known = known.only(client.own_classes)
         return known.scores(client.model.features(x))

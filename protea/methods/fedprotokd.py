@@ -19,8 +19,9 @@ from torch import Tensor
 
 from protea import Client, Prototypes, Server
 from protea.core.geometry import margins
+from protea.core.ranges import Proportion
 from protea.core.trainable_prototypes import TrainablePrototypes, train_prototypes
-from protea.methods.fedpkd import DualKnowledge, FedPKD, Share
+from protea.methods.fedpkd import DualKnowledge, FedPKD
 from protea.methods.fedtgp import widest_gap
 
 
@@ -38,7 +39,7 @@ class FedProtoKD(FedPKD):
     actp_batch: PositiveInt = 32
     actp_lr: PositiveFloat = 0.01
     selection: Literal["importance", "filter", "none"] = "importance"
-    closeness: Share = 0.5
+    closeness: Proportion = 0.5
     steepness: PositiveFloat = 10.0
     sigmoid_of: Literal["distance", "inverse"] = "distance"  # as printed, the inverse, far samples count more
     inverse: Literal["relative", "raw"] = "relative"  # distances: as shares of the largest, or as they are
@@ -63,7 +64,7 @@ class FedProtoKD(FedPKD):
         return replace(up, prototypes=replace(up.prototypes, counts=known))
 
     def merge(self, server: Server, parts: Sequence[Prototypes]) -> Prototypes:
-        """Eq. 4 and 6: class vectors behind a small network, trained on all uploads."""
+        """Return the global prototypes of Eq. 4 and 6: class vectors behind a small network, trained on all uploads."""
         if not self.trained:
             return super().merge(server, parts)
         trainable: TrainablePrototypes = server.memory["trainable"]
@@ -75,7 +76,7 @@ class FedProtoKD(FedPKD):
         return trainable.prototypes()
 
     def find_margins(self, centres: Prototypes) -> Tensor | float:
-        """xi of Eq. 5, from each class's centre to the nearest other; one that is alone gets the cap."""
+        """Return xi of Eq. 5, the distance of each class's centre to the nearest other; the cap if there is none."""
         if self.margins == "class":
             return margins(centres.vectors, centres.present).clamp(max=self.cap)
         return min(widest_gap(centres, "nearest"), self.cap) if self.margins == "scalar" else self.cap
@@ -87,7 +88,7 @@ class FedProtoKD(FedPKD):
         return torch.ones_like(labels, dtype=torch.bool), weights
 
     def importance(self, away: Tensor) -> Tensor:
-        """Eq. 9, from every sample's distance to the prototype of its pseudo label."""
+        """Return the importance of Eq. 9, from every sample's distance to the prototype of its pseudo label."""
         far = away / away.max().clamp(min=self.guard)
         near = 1 / (away + self.guard)
         if self.inverse == "relative":

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from protea import Client, Method, Payload, Prototypes, Server, Upload, losses
 from protea.core.geometry import margins
 from protea.core.prototypes import Collector, Weighting
+from protea.core.ranges import Proportion
 from protea.core.trainable_prototypes import contrast
 
 Margin = Literal["nearest", "mean", "literal"]
@@ -28,7 +29,7 @@ Margin = Literal["nearest", "mean", "literal"]
 
 @dataclass(frozen=True)
 class AnchorsAndMeans(Payload):
-    """Anchors are for training, the clients' mean prototypes for answering."""
+    """What clients get: anchors to train with, and the clients' mean prototypes to predict with."""
 
     anchors: Prototypes
     means: Prototypes | None  # None before any client has reported
@@ -47,7 +48,7 @@ class FedSA(Method[AnchorsAndMeans, Prototypes]):
     contrast: NonNegativeFloat = 1.0
     calibration: NonNegativeFloat = 1.0
     embedding: bool = True  # anchors are projected, once
-    decay: Annotated[float, Field(ge=0, le=1)] = 0.9999
+    decay: Proportion = 0.9999
     margin: Margin = "nearest"  # between prototypes, how it is averaged
     taken: Literal["after", "during"] = "after"  # training, are local prototypes
     average: Weighting = "uniform"  # over clients
@@ -119,7 +120,7 @@ class FedSA(Method[AnchorsAndMeans, Prototypes]):
 
 @torch.no_grad()
 def project(anchors: Tensor) -> Tensor:
-    """The embedding layer h_psi: twice a random linear map, BatchNorm over the classes, ReLU.
+    """Map anchors by the embedding layer h_psi: twice a random linear map, BatchNorm over the classes, ReLU.
 
     The paper calls it trainable; in the authors' code nothing ever trains it.
     """
@@ -131,7 +132,7 @@ def project(anchors: Tensor) -> Tensor:
 
 
 def average_margin(prototypes: Prototypes, margin: Margin) -> float:
-    """How far apart the classes are on average; 0 where there is only one.
+    """Return how far apart the classes are on average; 0 where there is only one.
 
     ``nearest`` is the authors' code: the mean over classes of the distance to the nearest other.
     ``mean`` is the mean distance of all pairs; ``literal`` is Eq. 6, which divides by (N - 1)^2

@@ -85,20 +85,21 @@ class FedTGP(Method[Prototypes, Prototypes]):
 
     @property
     def on_clients(self) -> FedProto:
+        """What clients do: FedProto with the same settings."""
         return FedProto(
             pull=self.pull, distance=self.distance, scale=self.scale,
             taken=self.taken, answer=self.answer, candidates=self.candidates,
         )  # fmt: skip
 
     def find_margin(self, centres: Prototypes) -> float:
-        """delta of Eq. 7 and 10; ``centres`` are the Q of Eq. 9."""
+        """Return delta of Eq. 7 and 10; ``centres`` are the Q of Eq. 9."""
         if self.margin == "adaptive":
             return min(widest_gap(centres, self.gap), self.threshold)
         return self.threshold if self.margin == "fixed" else 0.0
 
 
 def widest_gap(centres: Prototypes, gap: Gap) -> float:
-    """Eq. 9 before its threshold tau; inf where fewer than two classes are present.
+    """Return the margin of Eq. 9 before its threshold tau; inf where fewer than two classes are present.
 
     ``nearest`` is the authors' code: the largest distance of a class to its nearest neighbour.
     ``pairs`` is the largest of all distances, ``literal`` the smallest over classes of the

@@ -44,14 +44,14 @@ class FedUV(FedAvg):
 
 
 def sameness(scores: Tensor) -> Tensor:
-    """By how much each class's probability varies less over the batch than with one sample of each class."""
+    """Return how much less each class's probability varies over the batch than with one sample of each class."""
     even = scores.shape[1] ** -0.5  # standard deviation of a column of the identity
     spread = scores.softmax(1).var(0).clamp(min=1e-30).sqrt()  # the slope of a root near 0 has no end
     return F.relu(even - spread).mean()
 
 
 def crowding(z: Tensor) -> Tensor:
-    """exp(-squared distance / width), mean over pairs of features; the width is the median of those that are not 0.
+    """Return exp(-squared distance / width), mean over pairs of features; the width is the median squared distance.
 
     As in the authors' code, features keep their length and the width has a gradient.
     """

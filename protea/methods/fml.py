@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor
 
 from protea import Client, Method, Server, Upload, Weights, losses
-from protea.core.method import Average, counted
-
-Share = Annotated[float, Field(ge=0, le=1)]
+from protea.core.method import Average, upload_weights
+from protea.core.ranges import Proportion
 
 
 @dataclass(frozen=True)
@@ -30,8 +27,8 @@ class FML(Method[Weights, Weights]):
     models get gradients of both losses; ``apart`` is the authors': teachers get none.
     """
 
-    alpha: Share = 0.5
-    beta: Share = 0.5
+    alpha: Proportion = 0.5
+    beta: Proportion = 0.5
     meme: str = "smallest"  # architecture; "smallest" takes the family's smallest
     average: Average = "uniform"
     teaching: losses.Teaching = "apart"
@@ -44,7 +41,7 @@ class FML(Method[Weights, Weights]):
         server.memory["meme"] = Weights.of(server.make(self.meme))
 
     def start_client(self, client: Client) -> None:
-        client.memory["meme"] = client.beside(self.meme)
+        client.memory["meme"] = client.second_model(self.meme)
 
     def broadcast(self, server: Server, client: int) -> Weights | None:
         return server.memory.get("meme")
@@ -56,7 +53,7 @@ class FML(Method[Weights, Weights]):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             own = client.model(x)
-            with client.aside("meme"):
+            with client.separate_draws("meme"):
                 shared = meme(x)
             own_loss = self.alpha * F.cross_entropy(own, y) + (1 - self.alpha) * losses.teach(
                 shared, own, self.teaching
@@ -70,7 +67,7 @@ class FML(Method[Weights, Weights]):
         return Weights.of(meme)
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Weights]]) -> None:
-        server.memory["meme"] = Weights.mean([u.payload for u in uploads], counted(uploads, self.average))
+        server.memory["meme"] = Weights.mean([u.payload for u in uploads], upload_weights(uploads, self.average))
 
     def check(self, server: Server, up: Weights) -> None:
         up.check_like(server.memory["meme"])

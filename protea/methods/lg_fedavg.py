@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea import Client, Method, Needs, Server, Upload, Weights
-from protea.core.method import Average, counted
+from protea.core.method import Average, upload_weights
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LGFedAvg(Method[Weights, Weights]):
     variants = {"official": {"average": "uniform", "answer": "own"}, "htfllib": {}}
 
     def start_server(self, server: Server) -> None:
-        server.memory["expected"] = Weights.of(server.make("smallest").head)  # its shapes; heads are all alike
+        server.memory["expected"] = Weights.of(server.make("smallest").head)  # its shapes; heads are all the same
 
     def broadcast(self, server: Server, client: int) -> Weights | None:
         return server.memory.get("head")
@@ -43,7 +43,7 @@ class LGFedAvg(Method[Weights, Weights]):
         return Weights.of(client.model.head)
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Weights]]) -> None:
-        server.memory["head"] = Weights.mean([u.payload for u in uploads], counted(uploads, self.average))
+        server.memory["head"] = Weights.mean([u.payload for u in uploads], upload_weights(uploads, self.average))
 
     def check(self, server: Server, up: Weights) -> None:
         up.check_like(server.memory["expected"])

@@ -1,4 +1,4 @@
-"""Local: every client trains alone.  The anchor that any federation must beat."""
+"""Local: every client trains alone.  The baseline that any federation must beat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protea import Client, Method
 
 @dataclass(frozen=True)
 class Local(Method[None, None]):
-    """Nothing travels."""
+    """Training without a federation: nothing travels."""
 
     family = "alone"
     exchanges = "nothing"

@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from protea import Client, Prototypes, Server, Upload, geometry
+from protea.core.ranges import Fraction
 from protea.methods.fedproto import FedProto
-
-Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class ProtoNorm(FedProto):
     scale: PositiveFloat = 10.0  # tuned to data and dim: the paper has 100 to 400 with dim 512
     alignment: Literal["thomson", "unit", "none"] = "thomson"
     first: Literal["nothing", "random"] = "nothing"  # what clients get in the first round
-    momentum: Share = 0.9
+    momentum: Fraction = 0.9
     lr: PositiveFloat = 0.1
     decay: Annotated[float, Field(gt=0, le=1)] = 0.95  # of lr
     every: PositiveInt = 10  # steps
@@ -62,7 +61,7 @@ class ProtoNorm(FedProto):
         if self.alignment == "none":
             return super().aggregate(server, uploads)
         mean = Prototypes.mean([u.payload for u in uploads], self.average)  # Eq. 7
-        mean = mean.only(geometry.directed(mean.vectors))  # dead features have none
+        mean = mean.only(geometry.has_direction(mean.vectors))  # dead features have none
         known = mean.filled(server.memory.get("prototypes") if self.missing == "keep" else None)
         vectors = torch.zeros_like(known.vectors)
         vectors[known.present] = self.align(known.vectors[known.present])
@@ -70,6 +69,7 @@ class ProtoNorm(FedProto):
         return None
 
     def align(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return unit rows: spread over the sphere, or as they are."""
         if self.alignment == "unit":
             return F.normalize(vectors, dim=1)
         return geometry.align(

@@ -1,1 +1,1 @@
-"""Architectures, and how any of them becomes a model of body, adapter and head."""
+"""Architectures, and how each becomes a model of body, adapter and head."""

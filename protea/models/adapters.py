@@ -1,4 +1,4 @@
-"""From the features of a body to the numbers that all clients share, and from these to classes."""
+"""Adapters, from the features of a body to the ``dim`` that all clients share, and heads, from these to classes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protea.config.families import Adapter
+from protea.config.families import AdapterKind
 
 
 class Pool(nn.Module):
-    """Average pooling to ``dim`` numbers, as in the reference codes; no parameters.
+    """An adapter by average pooling to ``dim`` numbers, as in the reference codes; it has no parameters.
 
     Fewer features than ``dim`` are repeated, more are averaged over windows that may overlap.
     """
@@ -25,7 +25,7 @@ class Pool(nn.Module):
 
 
 class Projector(nn.Module):
-    """FedPAGR's way into the consensus space (its section 3.2): two layers, then unit length."""
+    """FedPAGR's adapter into the consensus space (its section 3.2): two layers, then unit length."""
 
     def __init__(self, width: int, dim: int, dropout: float) -> None:
         super().__init__()
@@ -39,15 +39,15 @@ class Projector(nn.Module):
         return F.normalize(self.layers(self.resize(z)), dim=1)
 
 
-def make_adapter(kind: Adapter, width: int, dim: int, dropout: float) -> nn.Module:
-    """The way from an architecture's ``width`` features to the ``dim`` shared ones."""
+def make_adapter(kind: AdapterKind, width: int, dim: int, dropout: float) -> nn.Module:
+    """Make the adapter from an architecture's ``width`` features to the ``dim`` shared ones."""
     if kind == "pool":
         return Pool(dim)
     return nn.Linear(width, dim) if kind == "linear" else Projector(width, dim, dropout)
 
 
 def make_head(dim: int, hidden: Sequence[int], classes: int) -> nn.Module:
-    """A linear classifier, after hidden layers if there are any.
+    """Make a linear classifier, after ``hidden`` layers of these widths if there are any.
 
     No ReLU follows the last layer: HtFLlib's HtC heads have one there, which cuts scores off at 0.
     """

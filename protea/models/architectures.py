@@ -1,4 +1,4 @@
-"""From the name of an architecture to the module it stands for."""
+"""Architectures by name: built-in ones, those of torchvision, timm and transformers, and users' own."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from protea.core.errors import ConfigError
 from protea.core.split_model import SplitModel
 from protea.models import hf, vision
 
-OF_TEXTS = ("bag", "textcnn", "bilstm")
+OF_TEXTS = ("bag", "textcnn", "bilstm")  # architectures whose inputs are texts, besides hf:...
 
 
 def is_body(name: str) -> bool:
-    """Whether what the name stands for has no head, whatever its width."""
+    """Tell whether an architecture is a body without a head; others are looked at to find out."""
     return name in BUILT_IN["architectures"] or name.startswith(("timm:", "hf:"))
 
 
 def make_architecture(member: Member, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """What the architecture's name stands for: a body, a whole classifier, or a ``SplitModel``."""
+    """Make the module of an architecture: a body, a whole classifier, or a ``SplitModel``."""
     name, keywords = member.architecture, member.keywords
     source, _, rest = name.partition(":")
     function: Callable[..., object]
@@ -56,13 +56,14 @@ def make_architecture(member: Member, shape: tuple[int, ...], classes: int) -> n
 
 
 def takes_no_texts(name: str) -> ConfigError:
+    """Make the error for an architecture that takes numbers where the samples are texts."""
     return ConfigError(
         f"the samples are texts, and architecture {name!r} takes numbers.  Choose models for texts: textcnn, "
         f"hf:minilm, ... (protea list architectures)."
     )
 
 
-def parameters(model: SplitModel) -> dict[str, int]:
-    """The number of parameters of each part."""
+def count_parameters(model: SplitModel) -> dict[str, int]:
+    """Return the number of parameters of each part: ``body``, ``adapter``, ``head``."""
     parts = {"body": model.body, "adapter": model.adapter, "head": model.head}
     return {name: sum(p.numel() for p in part.parameters()) for name, part in parts.items()}

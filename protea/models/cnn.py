@@ -8,7 +8,7 @@ from functools import partial
 from torch import nn
 
 from protea.core.errors import ConfigError
-from protea.models.shapes import image
+from protea.models.shapes import image_shape
 
 CHANNELS = (32, 64)
 
@@ -16,12 +16,12 @@ CHANNELS = (32, 64)
 def convolutional(
     shape: tuple[int, ...], *, convs: int = 2, hidden: Sequence[int] = (), padding: int = 0, width: int = 512
 ) -> nn.Module:
-    """``convs`` (1 or 2) times 5x5 convolution, ReLU, 2x2 max; then the hidden layers and one of ``width``.
+    """Make a network of ``convs`` (1 or 2) times 5x5 convolution, ReLU, 2x2 max; then hidden layers, one of ``width``.
 
     Every linear layer is followed by ReLU.  The first one is as wide as the image makes it; the
     reference codes edit that number by hand.
     """
-    channels, *size = image(shape)
+    channels, *size = image_shape(shape)
     if convs not in (1, 2):
         raise ConfigError(f"convs is {convs}; it may be 1 or 2.")
     layers: list[nn.Module] = []

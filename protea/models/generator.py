@@ -1,4 +1,4 @@
-"""Features out of noise, for a method that has no samples."""
+"""A generator of features from noise, for methods whose server has no samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Generator(nn.Module):
-    """Features of a class from noise: a hidden layer with BatchNorm between two linear ones."""
+    """A network that maps noise and a class to features: two linear layers, BatchNorm and ReLU between them."""
 
     def __init__(self, classes: int, noise: int, hidden: int, dim: int) -> None:
         super().__init__()
@@ -18,16 +18,17 @@ class Generator(nn.Module):
         )
 
     def forward(self, labels: Tensor) -> Tensor:
+        """Return new features of these classes, ``(labels, dim)``."""
         return self.both(labels)[0]
 
     def both(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Features, and the noise that they were made from."""
+        """Return new features, and the noise they were made from."""
         noise = torch.rand(len(labels), self.noise, device=labels.device)
         features: Tensor = self.layers(torch.cat([noise, F.one_hot(labels, self.classes).to(noise.dtype)], 1))
         return features, noise
 
 
 def likeness(features: Tensor, noise: Tensor) -> Tensor:
-    """Near 1 where features are alike although their noise is not, near 0 where both differ."""
+    """Return FedGen's diversity loss: near 1 if features are equal though noise differs, near 0 if both differ."""
     apart = (features.unsqueeze(0) - features.unsqueeze(1)).abs().mean(2)
     return (-(apart * torch.cdist(noise, noise).square() / noise.shape[1])).mean().exp()

@@ -1,7 +1,7 @@
-"""Language models of transformers, from a folder or the hub (extra ``text``).
+"""Language models of the package transformers, from a folder or the hub (extra ``text``).
 
-Layers that do not train are not part of a client's model but of how it sees its texts: what they
-make of a text is computed once and kept.  The client's model are the layers that train.
+Frozen layers are no part of a client's model but of its view of texts: their outputs are computed
+once for each text and kept.  The client's model consists of the layers that train.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from protea.core.errors import ConfigError, PluginError
-from protea.models.text import mean
+from protea.models.text import mean_of_words
 from protea.models.vision import define_missing_operators
 
 Pooling = Literal["mean", "cls"]
@@ -37,15 +37,15 @@ KNOWN = {
 
 
 class FrozenView:
-    """Texts as the layers below the ones that train see them.
+    """The view of texts by a model's frozen layers.
 
-    All layers frozen: the pooled features.  Some: the hidden states below the first that trains, with a last column
-    that says where there are tokens.  None: the tokens.
+    All layers frozen: pooled features.  Some: hidden states below the first layer that trains, with a last column that
+    is 1 where there is a token.  None: the tokens.
     """
 
     def __init__(self, place: str, frozen: int, pooling: Pooling, length: int) -> None:
         self.place, self.frozen, self.pooling, self.length = place, frozen, pooling, length
-        _, model, mark = loaded(place)
+        _, model, mark = load_encoder(place)
         width, layers = model.config.hidden_size, model.config.num_hidden_layers
         self.whole = frozen == layers
         self.key = f"hf/1/{mark}/{frozen}/{pooling if self.whole else ''}/{length}"
@@ -53,7 +53,7 @@ class FrozenView:
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        tokenizer, model, _ = loaded(self.place)
+        tokenizer, model, _ = load_encoder(self.place)
         coded = tokenizer(
             list(texts), padding="max_length", truncation=True, max_length=self.length, return_tensors="pt"
         )
@@ -61,8 +61,8 @@ class FrozenView:
         if self.frozen < 0:
             only: Tensor = tokens * there + (there - 1)  # -1 where there is none: 0 may be a token
             return only
-        used = longest(there)
-        states = lower(model, self.frozen)(tokens[:, :used], attention_mask=there[:, :used]).last_hidden_state
+        used = longest_text(there)
+        states = lower_layers(model, self.frozen)(tokens[:, :used], attention_mask=there[:, :used]).last_hidden_state
         if self.whole:
             return pool(states, there[:, :used] > 0, self.pooling)
         found = torch.zeros(len(texts), *self.shape)
@@ -72,7 +72,7 @@ class FrozenView:
 
 
 class Encoder(nn.Module):
-    """The layers that train, and pooling."""
+    """The layers that train, and pooling over the tokens of a text."""
 
     def __init__(self, view: FrozenView, layers: nn.Module) -> None:
         super().__init__()
@@ -84,19 +84,19 @@ class Encoder(nn.Module):
         if self.view.frozen < 0:
             tokens = x.long()
             there = tokens >= 0
-            used = longest(there)
+            used = longest_text(there)
             tokens, there = tokens[:, :used].clamp(min=0), there[:, :used]
             said = self.layers(input_ids=tokens, attention_mask=there.long())
         else:
             there = x[:, :, -1] > 0
-            used = longest(there)
+            used = longest_text(there)
             there = there[:, :used]
             said = self.layers(inputs_embeds=x[:, :used, :-1], attention_mask=there.long())
         return pool(said.last_hidden_state, there, self.view.pooling)
 
 
 class Through(nn.Module):
-    """In the place of a model's word vectors, where it is given hidden states instead of tokens."""
+    """A module in the place of a model's word vectors, for hidden states that come instead of tokens."""
 
     def forward(self, *, inputs_embeds: Tensor, **_: object) -> Tensor:
         return inputs_embeds
@@ -111,13 +111,13 @@ def encoder(
     dropout: float = 0.1,
     lora: int = 0,
 ) -> Encoder:
-    """The body ``hf:NAME``: a folder, an address on the hub, or one of ``KNOWN``.
+    """Make the body ``hf:NAME``; the name is a folder, an address on the hub, or one of ``KNOWN``.
 
     ``train_layers`` counts from the top; 0 freezes all, ``"all"`` trains word vectors too.  ``lora`` trains adapters
     of that rank in these layers and leaves the layers themselves as they are.
     """
-    place = find(name)
-    _, model, _ = loaded(place)
+    place = locate_encoder(name)
+    _, model, _ = load_encoder(place)
     total = model.config.num_hidden_layers
     if train_layers != "all" and (type(train_layers) is not int or not 0 <= train_layers <= total):
         raise ConfigError(f"{name} has {total} layers; train_layers is {train_layers!r}, not 0 to {total} or 'all'.")
@@ -136,14 +136,14 @@ def encoder(
         raise ConfigError(f"{name} reads up to {most} tokens; length is {length}.")
     frozen = -1 if train_layers == "all" else total - train_layers
     if 0 <= frozen < total:
-        refuse_other_layout(name, model)
+        refuse_other_structure(name, model)
     view = FrozenView(place, frozen, pooling, length)
-    layers = nn.Identity() if view.whole else upper(model, frozen, dropout)
-    return Encoder(view, adapted(layers, lora) if lora and not view.whole else layers)
+    layers = nn.Identity() if view.whole else upper_layers(model, frozen, dropout)
+    return Encoder(view, add_lora(layers, lora) if lora and not view.whole else layers)
 
 
-def lower(model: Any, layers: int) -> Any:
-    """The model with its first layers only, which it shares; others need not be computed."""
+def lower_layers(model: Any, layers: int) -> Any:
+    """Return the model cut to its first layers, whose weights it shares; the others need not be computed."""
     if layers == model.config.num_hidden_layers:
         return model
     found, stack = copy.copy(model), copy.copy(model.encoder)
@@ -152,8 +152,8 @@ def lower(model: Any, layers: int) -> Any:
     return found
 
 
-def upper(model: Any, frozen: int, dropout: float) -> nn.Module:
-    """A copy of the layers above ``frozen`` (all of the model if negative), with dropout as given."""
+def upper_layers(model: Any, frozen: int, dropout: float) -> nn.Module:
+    """Copy the layers above the first ``frozen`` ones (the whole model if negative), with the given dropout."""
     config = copy.deepcopy(model.config)
     for setting in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
         if hasattr(config, setting):
@@ -178,7 +178,8 @@ def upper(model: Any, frozen: int, dropout: float) -> nn.Module:
     return cast(nn.Module, found)
 
 
-def refuse_other_layout(name: str, model: Any) -> None:
+def refuse_other_structure(name: str, model: Any) -> None:
+    """Raise :class:`ConfigError` for a model whose layers are not where BERT has them."""
     if not hasattr(model, "embeddings") or not hasattr(getattr(model, "encoder", None), "layer"):
         raise ConfigError(
             f"{name} is a {type(model).__name__}, whose layers cannot be parted here: it is not laid out as BERT.\n"
@@ -186,8 +187,8 @@ def refuse_other_layout(name: str, model: Any) -> None:
         )
 
 
-def adapted(layers: nn.Module, rank: int) -> nn.Module:
-    """With LoRA adapters at queries and values, which alone train."""
+def add_lora(layers: nn.Module, rank: int) -> nn.Module:
+    """Add LoRA adapters to queries and values; only these train."""
     if find_spec("peft") is None:
         raise PluginError("peft is not installed.  Type, in Protea's folder: pip install -e '.[text]'")
     with quiet():
@@ -198,15 +199,17 @@ def adapted(layers: nn.Module, rank: int) -> nn.Module:
 
 
 def pool(states: Tensor, there: Tensor, pooling: Pooling) -> Tensor:
-    return states[:, 0] if pooling == "cls" else mean(states, there)
+    """Return one vector per text: that of the first token, or the mean over the tokens that are ``there``."""
+    return states[:, 0] if pooling == "cls" else mean_of_words(states, there)
 
 
-def longest(there: Tensor) -> int:
+def longest_text(there: Tensor) -> int:
+    """Return the number of tokens of the longest text in a batch; at least 1."""
     return max(1, int(there.sum(1).max()))
 
 
-def find(name: str) -> str:
-    """Where the encoder is: a folder, or an address on the hub."""
+def locate_encoder(name: str) -> str:
+    """Return where an encoder is: a folder, or an address on the hub."""
     if name in KNOWN:
         package, address = KNOWN[name]
         found = find_spec(package) if package else None
@@ -217,8 +220,8 @@ def find(name: str) -> str:
 
 
 @cache
-def loaded(place: str) -> tuple[Any, Any, str]:
-    """Tokenizer, model at rest, and a mark of its weights; one for all clients of a process.
+def load_encoder(place: str) -> tuple[Any, Any, str]:
+    """Load tokenizer, frozen model and its checksum, once for all clients of a process.
 
     Weights are read from safetensors files only, and no code that comes with a model is run.
     """
@@ -239,11 +242,11 @@ def loaded(place: str) -> tuple[Any, Any, str]:
         raise ConfigError(f"hf:{place} has no token for padding, which batches of texts need.")
     tokenizer.padding_side = "right"
     model.requires_grad_(False).eval()
-    return tokenizer, model, mark(tokenizer, model)
+    return tokenizer, model, checksum(tokenizer, model)
 
 
-def mark(tokenizer: Any, model: Any) -> str:
-    """A checksum of words, settings and weights, by which kept outputs are known again."""
+def checksum(tokenizer: Any, model: Any) -> str:
+    """Return a checksum of vocabulary, settings and weights, by which kept outputs are found again."""
     found = hashlib.blake2b(digest_size=16)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules = backend.to_str() if backend is not None else repr((sorted(tokenizer.get_vocab().items()), tokenizer))
@@ -256,6 +259,7 @@ def mark(tokenizer: Any, model: Any) -> str:
 
 
 def transformers() -> Any:
+    """Import the package transformers; raise :class:`PluginError` if it is not installed."""
     if find_spec("transformers") is None:
         raise PluginError("transformers is not installed.  Type, in Protea's folder: pip install -e '.[text]'")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # it would fork threads into worker processes
@@ -269,6 +273,7 @@ def transformers() -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
+    """Hide the warnings of other packages within the block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

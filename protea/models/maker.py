@@ -20,13 +20,13 @@ from protea.core.files import cache_folder
 from protea.core.split_model import SplitModel, View
 from protea.core.steps.memory_format import CHANNELS_LAST, GAIN, SMALL, time_both
 from protea.models.adapters import make_adapter, make_head
-from protea.models.architectures import is_body, make_architecture, parameters, takes_no_texts
-from protea.models.split_any import body_of, look
+from protea.models.architectures import count_parameters, is_body, make_architecture, takes_no_texts
+from protea.models.split_any import body_of, probe
 
 
 @dataclass(frozen=True)
 class ModelMaker:
-    """Makes the models of an experiment; weights come from torch's default generator."""
+    """A maker of the models of an experiment; first weights are drawn from torch's default generator."""
 
     models: Models
     shape: tuple[int, ...]  # of one sample; empty for texts
@@ -35,10 +35,11 @@ class ModelMaker:
 
     @cached_property
     def members(self) -> tuple[Member, ...]:
+        """The members of the family; client ``i`` has member ``i`` modulo their number."""
         return members(self.models)
 
     def __call__(self, which: str | Member) -> SplitModel:
-        """A model of an architecture; of the family's ``smallest``, or of the ``server``'s, by these names."""
+        """Make a model on the device: of a named architecture, of the family's ``smallest``, or of the ``server``'s."""
         if which == "smallest":
             which = self._smallest
         elif which == "server":
@@ -52,14 +53,14 @@ class ModelMaker:
         return model.to(self.device)
 
     def build(self, member: Member) -> SplitModel:
-        """A member of a family as a model of three parts.
+        """Make a member of a family as a model of three parts, on the CPU.
 
-        How wide the body's features are is measured, by a forward that leaves no trace.
+        The width of the body's features is found by a forward pass that leaves no trace.
         """
         return self.split(member, make_architecture(member, self.shape, self.classes))
 
     def split(self, member: Member, model: nn.Module) -> SplitModel:
-        """Any model as a model of three parts: a body, a whole classifier, or a ``SplitModel``."""
+        """Turn a body, a whole classifier, or a ``SplitModel`` into a model of three parts."""
         name, models = member.architecture, self.models
         view: View | None = getattr(model.body if isinstance(model, SplitModel) else model, "view", None)
         if view is None and not self.shape:
@@ -75,15 +76,15 @@ class ModelMaker:
             return model
         if not is_body(name):
             model = body_of(name, model, x, None if name.startswith("torchvision:") else self.classes)
-        width = look(name, model, x).shape[1]  # what follows is as wide as it should be by its making
+        width = probe(name, model, x).shape[1]  # what follows is as wide as it should be by its making
         adapter = make_adapter(models.adapter, width, models.dim, models.dropout)
         return SplitModel(model, adapter, make_head(models.dim, member.head, self.classes), name)
 
     def _verify(self, model: SplitModel, x: torch.Tensor) -> None:
-        """Refuse a model whose features and scores are not as wide as all clients agreed."""
-        with model.remembering():
-            features = look(model.name, model, x, model.features)
-            scores = look(model.name, model, x)
+        """Raise :class:`ConfigError` for a user's model whose features or scores have the wrong width."""
+        with model.reuse_features():
+            features = probe(model.name, model, x, model.features)
+            scores = probe(model.name, model, x)
         for what, found, expected in (("features", features, self.models.dim), ("scores", scores, self.classes)):
             if found.shape[1] != expected:
                 raise ConfigError(
@@ -100,14 +101,14 @@ class ModelMaker:
             with torch.random.fork_rng(devices=[]):
                 try:
                     with torch.device("meta"):  # shapes without numbers: no time, no memory
-                        return sum(parameters(self.build(member)).values())
+                        return sum(count_parameters(self.build(member)).values())
                 except Exception:  # an own model may do what only real tensors can
-                    return sum(parameters(self.build(member)).values())
+                    return sum(count_parameters(self.build(member)).values())
 
         return min(self.members, key=count)
 
     def channels_last(self, batch: int) -> tuple[str, ...]:
-        """The architectures whose weights lie with the channels last, as ``models.channels_last`` says."""
+        """Return the architectures whose weights have the channels last, as ``models.channels_last`` says."""
         setting = self.models.channels_last
         if not isinstance(setting, str):
             return setting
@@ -123,7 +124,7 @@ class ModelMaker:
         return tuple(sorted(name for name, member in kinds.items() if plain._measured(member, batch)))
 
     def _measured(self, member: Member, batch: int) -> bool:
-        """Whether channels last is faster, as measured now or earlier on this machine."""
+        """Tell whether channels last is faster, as measured now or earlier on this machine."""
         what = [member.architecture, dict(member.keywords), self.shape, self.models.dim, batch]
         where = [torch.__version__, torch.backends.cpu.get_cpu_capability(), platform.node()]
         name = hashlib.blake2b(json.dumps([what, where], default=str).encode(), digest_size=16).hexdigest()
@@ -140,17 +141,18 @@ class ModelMaker:
         return found
 
     def _faster(self, member: Member, batch: int) -> bool:
+        """Measure whether channels last is faster."""
         x = torch.randn(max(2, batch), *self.shape, generator=torch.Generator().manual_seed(0))
         y = torch.zeros(max(2, batch), dtype=torch.int64)
-        seconds = time_both(lambda last: self.lying(member, channels_last=last), x, y)
+        seconds = time_both(lambda last: self.with_memory_format(member, channels_last=last), x, y)
         return seconds is not None and seconds[0] > GAIN * seconds[1]
 
-    def lying(self, member: Member, *, channels_last: bool) -> SplitModel:
-        """A model of the member whose weights lie one way or the other."""
+    def with_memory_format(self, member: Member, *, channels_last: bool) -> SplitModel:
+        """Make a model whose weights have the channels last, or torch's own format."""
         chosen = (member.architecture,) if channels_last else ()
         return replace(self, models=replace(self.models, channels_last=chosen))(member)
 
 
 def memory_format_folder() -> Path:
-    """Where measured memory formats are kept for this machine; ``$PROTEA_MEMORY_FORMATS`` names another place."""
+    """Return the folder of measurements on this machine; ``$PROTEA_MEMORY_FORMATS`` names another."""
     return cache_folder("PROTEA_MEMORY_FORMATS", "memory-formats")

@@ -10,7 +10,7 @@ from torch import nn
 
 
 def mlp(shape: tuple[int, ...], *, hidden: Sequence[int] = (200, 200)) -> nn.Module:
-    """FedPAGR's MLP; the features are its last hidden layer.
+    """Make FedPAGR's MLP; the features are its last hidden layer.
 
     That paper does not give the layers.  We take those of McMahan et al. 2017, as for its ``cnn``.
     """
@@ -21,7 +21,7 @@ def mlp(shape: tuple[int, ...], *, hidden: Sequence[int] = (200, 200)) -> nn.Mod
 
 
 def mlp5(shape: tuple[int, ...], *, hidden: int = 128, width: int = 2) -> nn.Module:
-    """ProtoNorm's network for its spirals: five layers with the head, and features to draw on paper.
+    """Make ProtoNorm's network for its spirals: five layers with the head, and features of 2 numbers, to be drawn.
 
     The width of the hidden layers is ours.  No ReLU follows the features, so that they can
     point in every direction.

@@ -14,21 +14,23 @@ from functools import partial
 from torch import Tensor, nn
 
 from protea.core.errors import ConfigError
-from protea.models.shapes import image
+from protea.models.shapes import image_shape
 
 WIDTHS = (64, 128, 256, 512)
 
 
 def conv3x3(before: int, after: int, stride: int = 1) -> nn.Conv2d:
+    """Make a 3x3 convolution without bias."""
     return nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
 
 
 def conv1x1(before: int, after: int, stride: int = 1) -> nn.Conv2d:
+    """Make a 1x1 convolution without bias."""
     return nn.Conv2d(before, after, 1, stride, bias=False)
 
 
 class Basic(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """A block of two 3x3 convolutions beside a shortcut."""
 
     growth = 1
 
@@ -47,7 +49,7 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions beside a shortcut; the stride is at the 3x3 one."""
+    """A block of 1x1, 3x3 and 1x1 convolutions beside a shortcut; the stride is at the 3x3 one."""
 
     growth = 4
 
@@ -68,7 +70,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """ImageNet's stem, then one stage of blocks per entry of ``blocks``, then the mean over places."""
+    """A residual network: ImageNet's first layers, one stage per entry of ``blocks``, then the mean over places."""
 
     def __init__(self, channels: int, kind: type[Basic] | type[Bottleneck], blocks: Sequence[int]) -> None:
         super().__init__()
@@ -99,10 +101,10 @@ class ResNet(nn.Module):
 
 
 def resnet(shape: tuple[int, ...], *, blocks: Sequence[int], bottleneck: bool = False) -> nn.Module:
-    """Features are 64, 128, 256 or 512 wide after one to four stages, four times that with bottlenecks."""
+    """Make a residual network; its features are 64 to 512 wide, by the number of stages; times 4 with bottlenecks."""
     if not 1 <= len(blocks) <= len(WIDTHS):
         raise ConfigError(f"blocks is {list(blocks)}; it must have one to four entries, one for each stage.")
-    return ResNet(image(shape)[0], Bottleneck if bottleneck else Basic, blocks)
+    return ResNet(image_shape(shape)[0], Bottleneck if bottleneck else Basic, blocks)
 
 
 resnet4 = partial(resnet, blocks=(1,))

@@ -1,12 +1,12 @@
-"""What the shape of the data must be for an architecture."""
+"""Shapes of samples that architectures need."""
 
 from __future__ import annotations
 
 from protea.core.errors import ConfigError
 
 
-def image(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """``shape`` as (channels, height, width), where it is that of an image."""
+def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return ``shape`` as (channels, height, width); raise :class:`ConfigError` unless it is that of an image."""
     if len(shape) != 3:
         raise ConfigError(
             f"it takes images (channels, height, width), but the data's samples have shape {tuple(shape)}.  "

@@ -1,4 +1,4 @@
-"""Whole classifiers, taken apart by looking at what they do."""
+"""Splitting any classifier into body and head, by observing a forward pass."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ REMEDY = "Or return SplitModel(body, adapter, head) of protea.models from a fact
 
 
 @contextmanager
-def dry(model: nn.Module) -> Iterator[None]:
-    """Within, a forward leaves no trace: not in BatchNorm's statistics, nor in torch's random state."""
+def without_trace(model: nn.Module) -> Iterator[None]:
+    """Let a forward pass within the block change nothing: neither BatchNorm's statistics nor torch's random state."""
     training = {module: module.training for module in model.modules()}
     lazy = any(is_lazy(p) for p in model.parameters())  # such a forward draws weights, which must count
     model.eval()
@@ -28,11 +28,11 @@ def dry(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def look(name: str, model: nn.Module, x: Tensor, part: Callable[[Tensor], object] | None = None) -> Tensor:
-    """What the model, or a part of it, gives for ``x``: a row of numbers per sample, or an error."""
+def probe(name: str, model: nn.Module, x: Tensor, part: Callable[[Tensor], object] | None = None) -> Tensor:
+    """Run the model, or a part of it, on ``x``; raise :class:`ConfigError` unless it gives a row per sample."""
     given = f"a batch of {len(x)} samples of shape {tuple(x.shape[1:])}"
     try:
-        with dry(model):
+        with without_trace(model):
             out = (part or model)(x)
     except Exception as error:
         raise ConfigError(
@@ -50,7 +50,7 @@ def look(name: str, model: nn.Module, x: Tensor, part: Callable[[Tensor], object
 
 
 def body_of(name: str, model: nn.Module, x: Tensor, classes: int | None) -> nn.Module:
-    """The model without its head, if it is a classifier; a model of another width is a body already.
+    """Return a classifier without its head; a model whose output has another width is a body already.
 
     The head is the linear layer whose output is the model's output.  ``classes=None`` says that
     the model is a classifier, of however many classes.
@@ -62,7 +62,7 @@ def body_of(name: str, model: nn.Module, x: Tensor, classes: int | None) -> nn.M
 
     hooks = [m.register_forward_hook(note) for m in model.modules() if isinstance(m, nn.Linear)]
     try:
-        out = look(name, model, x)
+        out = probe(name, model, x)
     finally:
         for hook in hooks:
             hook.remove()
@@ -76,11 +76,11 @@ def body_of(name: str, model: nn.Module, x: Tensor, classes: int | None) -> nn.M
             "its head cannot be told from its body.\n"
             f"  Let it end in nn.Linear(width, {out.shape[1]}), with no softmax after it.  {REMEDY}"
         )
-    return replace(model, heads[-1], nn.Identity())
+    return replace_module(model, heads[-1], nn.Identity())
 
 
-def replace(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
-    """The model with ``new`` wherever it has ``old``."""
+def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """Put ``new`` wherever the model has ``old``, and return the model."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if child is old:

@@ -15,10 +15,10 @@ from protea.core.errors import ConfigError
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]")
 
 
-class Words:
-    """A number for each word, by its checksum: no vocabulary that clients would have to agree on.
+class HashedWords:
+    """A view that numbers words by their checksum, so that clients need no common vocabulary.
 
-    0 stands for no word.  Two words in ``buckets`` may share a number.
+    0 stands for no word; two words may share one of the ``buckets`` numbers.  A text has up to ``length`` words.
     """
 
     def __init__(self, buckets: int, length: int) -> None:
@@ -36,37 +36,38 @@ class Words:
         return found
 
     def number(self, word: str) -> int:
+        """Return the number of a word, from 1 on."""
         return 1 + zlib.crc32(word.encode("utf-8", "surrogatepass")) % (self.buckets - 1)
 
 
 class TextBody(nn.Module):
-    """Word vectors and what is made of them.  ``view`` is how it wants to see a text."""
+    """Base class of text models: word vectors, which subclasses turn into features."""
 
     def __init__(self, buckets: int, width: int, length: int) -> None:
         super().__init__()
-        self.view = Words(buckets, length)
+        self.view = HashedWords(buckets, length)
         self.words = nn.Embedding(buckets, width, padding_idx=0)
         with torch.no_grad():
             self.words.weight.mul_(0.1)  # so that words which were never trained say little
 
     def forward(self, tokens: Tensor) -> Tensor:
-        tokens = cut(tokens.long())
+        tokens = trim_padding(tokens.long())
         return self.read(self.words(tokens), tokens > 0)
 
     def read(self, words: Tensor, there: Tensor) -> Tensor:
-        """Features from word vectors ``(batch, words, width)``, where ``there`` says which are words."""
+        """Return features from word vectors ``(batch, words, width)``; ``there`` is false where a text has ended."""
         raise NotImplementedError
 
 
 class Bag(TextBody):
-    """The mean of the word vectors, through one layer."""
+    """A layer on the mean of the word vectors."""
 
     def __init__(self, buckets: int, width: int, length: int) -> None:
         super().__init__(buckets, width, length)
         self.layer = nn.Linear(width, width)
 
     def read(self, words: Tensor, there: Tensor) -> Tensor:
-        return F.relu(self.layer(mean(words, there)))
+        return F.relu(self.layer(mean_of_words(words, there)))
 
 
 class TextCNN(TextBody):
@@ -95,7 +96,7 @@ class BiLSTM(TextBody):
         sizes = there.sum(1).clamp(min=1).cpu()
         packed = nn.utils.rnn.pack_padded_sequence(words, sizes, batch_first=True, enforce_sorted=False)
         said, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=words.shape[1])
-        return mean(said, there)
+        return mean_of_words(said, there)
 
 
 def bag(shape: tuple[int, ...], buckets: int = 20_000, width: int = 128, length: int = 256) -> Bag:
@@ -122,13 +123,13 @@ def bilstm(
     return BiLSTM(buckets, width, length, hidden)
 
 
-def mean(vectors: Tensor, there: Tensor) -> Tensor:
-    """Over the words of each text; 0 for a text without any."""
+def mean_of_words(vectors: Tensor, there: Tensor) -> Tensor:
+    """Return the mean of vectors ``(batch, words, width)`` over the words of each text; 0 for a text without any."""
     weights = there.to(vectors.dtype).unsqueeze(2)
     return (vectors * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
-def cut(tokens: Tensor) -> Tensor:
-    """Without the columns at the end in which no text of the batch has a word; one at least is left."""
+def trim_padding(tokens: Tensor) -> Tensor:
+    """Cut off the columns at the end in which no text of the batch has a word; leave at least one."""
     used = (tokens > 0).any(0).nonzero()
     return tokens[:, : int(used[-1]) + 1 if len(used) else 1]

@@ -22,14 +22,14 @@ class Mean(nn.Module):
 
 
 def as_image(shape: tuple[int, ...]) -> tuple[list[nn.Module], tuple[int, int, int]]:
-    """Layers that make a sample an image, and the shape of that image."""
+    """Return layers that turn a sample into an image, and the shape of that image."""
     if len(shape) == 3:
         return [], (shape[0], shape[1], shape[2])
     return [nn.Flatten(), nn.Linear(math.prod(shape), 64), nn.Unflatten(1, (1, 8, 8))], (1, 8, 8)
 
 
 def large_weights(module: nn.Module) -> nn.Module:
-    """He's initial weights: torch's own have a sixth of their variance, and start slowly."""
+    """Set He's initial weights: torch's own have a sixth of their variance, and start slowly."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -108,7 +108,7 @@ class Mixer(nn.Module):
 
 
 class Patches(nn.Module):
-    """Cuts an image into 4x4 patches and maps each to ``width`` numbers."""
+    """A layer that cuts an image into 4x4 patches and maps each to ``width`` numbers."""
 
     def __init__(self, shape: tuple[int, int, int], width: int) -> None:
         super().__init__()

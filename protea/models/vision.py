@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from protea.core.errors import ConfigError, PluginError, nearest
-from protea.models.shapes import image
-from protea.models.split_any import replace
+from protea.models.shapes import image_shape
+from protea.models.split_any import replace_module
 
 # Both train with auxiliary heads otherwise, and warn unless told that their slow first weights are wanted.
 PLAIN = {name: {"aux_logits": False, "init_weights": True} for name in ("googlenet", "inception_v3")}
@@ -25,8 +25,8 @@ PLAIN = {name: {"aux_logits": False, "init_weights": True} for name in ("googlen
 _definitions: list[torch.library.Library] = []  # torch forgets what a library object defined once it is gone
 
 
-def load(package: str) -> ModuleType:
-    """torchvision or timm, imported without its warnings."""
+def import_quietly(package: str) -> ModuleType:
+    """Import torchvision or timm without its warnings; raise :class:`PluginError` if it is not installed."""
     if find_spec(package) is None:
         raise PluginError(f"{package} is not installed.  Type, in Protea's folder: pip install -e '.[vision]'")
     if "torchvision" not in sys.modules:  # timm imports it too
@@ -37,7 +37,7 @@ def load(package: str) -> ModuleType:
 
 
 def define_missing_operators() -> None:
-    """Lets torchvision be imported beside a torch that its compiled operators do not fit.
+    """Let torchvision be imported beside a torch that its compiled operators do not fit.
 
     A torchvision built for CUDA next to a torch for the CPU stops at its import, for want of two
     operators that no classifier uses.  Their names are enough to pass; called, they raise.
@@ -62,12 +62,12 @@ def define_missing_operators() -> None:
 
 
 def torchvision_model(name: str, shape: tuple[int, ...], classes: int, **keywords: object) -> nn.Module:
-    """A whole classifier of torchvision; with ``weights`` it has the outputs these were trained for."""
-    models = load("torchvision").models
+    """Make a whole classifier of torchvision; with ``weights`` it has the outputs these were trained for."""
+    models = import_quietly("torchvision").models
     known = models.list_models(module=models)
     if name not in known:
         raise PluginError(f"torchvision has no classifier {name!r}.  {nearest(name, known)}")
-    channels, height, _ = image(shape)
+    channels, height, _ = image_shape(shape)
     settings: dict[str, object] = {}
     if not keywords.get("weights"):
         settings = {"num_classes": classes, **PLAIN.get(name, {})}
@@ -79,11 +79,11 @@ def torchvision_model(name: str, shape: tuple[int, ...], classes: int, **keyword
 
 
 def timm_model(name: str, shape: tuple[int, ...], **keywords: object) -> nn.Module:
-    """The body of a timm model."""
-    timm = load("timm")
+    """Make the body of a timm model."""
+    timm = import_quietly("timm")
     if not timm.is_model(name):
         raise PluginError(f"timm has no model {name!r}.  {nearest(name, timm.list_models())}")
-    channels, height, width = image(shape)
+    channels, height, width = image_shape(shape)
     settings: dict[str, object] = {"num_classes": 0, "in_chans": channels}
     known = timm.get_pretrained_cfg(name)
     if known is not None and known.fixed_input_size:  # transformers that are built for one size
@@ -92,6 +92,7 @@ def timm_model(name: str, shape: tuple[int, ...], **keywords: object) -> nn.Modu
 
 
 def create(function: Callable[..., nn.Module], name: str, settings: Mapping[str, object]) -> nn.Module:
+    """Make a model without warnings; raise :class:`ConfigError` for settings that it does not take."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -101,7 +102,7 @@ def create(function: Callable[..., nn.Module], name: str, settings: Mapping[str,
 
 
 def take_channels(model: nn.Module, channels: int) -> None:
-    """Make the first convolution one for images of that many channels.
+    """Change the first convolution to take images of that many channels.
 
     Its filters are kept, so that trained ones stay of use: for one channel they are summed over
     the old channels, for more these are taken in turn, scaled so that sums stay as large.
@@ -115,14 +116,14 @@ def take_channels(model: nn.Module, channels: int) -> None:
     first.weight, first.in_channels = nn.Parameter(new), channels
 
 
-def body(name: str, shape: tuple[int, ...], **keywords: object) -> nn.Module:
-    """A torchvision classifier without its last layer; dropout before that layer stays in the features."""
+def torchvision_body(name: str, shape: tuple[int, ...], **keywords: object) -> nn.Module:
+    """Make a torchvision classifier without its last layer; dropout before that layer stays in the features."""
     model = torchvision_model(name, shape, 2, **keywords)
     *_, head = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
-    return replace(model, head, nn.Identity())
+    return replace_module(model, head, nn.Identity())
 
 
-googlenet = partial(body, "googlenet")
-mobilenet_v2 = partial(body, "mobilenet_v2")
-shufflenet_v2_x1_0 = partial(body, "shufflenet_v2_x1_0")
-efficientnet_b0 = partial(body, "efficientnet_b0")  # ProtoNorm's code has its dropout in the head instead
+googlenet = partial(torchvision_body, "googlenet")
+mobilenet_v2 = partial(torchvision_body, "mobilenet_v2")
+shufflenet_v2_x1_0 = partial(torchvision_body, "shufflenet_v2_x1_0")
+efficientnet_b0 = partial(torchvision_body, "efficientnet_b0")  # ProtoNorm's code has its dropout in the head instead

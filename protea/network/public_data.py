@@ -1,4 +1,4 @@
-"""Inputs that all parties of a federation have."""
+"""Public samples of a federation: unlabelled inputs that all parties have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protea.network.task import Task
 
 
 def public_samples(path: Path, task: Task, device: str = "cpu") -> Samples:
-    """Inputs that all parties have; nobody has labelled them."""
+    """Read the public inputs of a bundle as samples; all have label 0, as nobody has labelled them."""
     try:
         named = load_file(path)
     except (OSError, SafetensorError) as error:

@@ -1,4 +1,4 @@
-"""What all parties of a federation agree on."""
+"""The task of a federation over a network: what all parties agree on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from safetensors.torch import save
 
 from protea.config import registry
-from protea.config.families import Adapter, Models
+from protea.config.families import AdapterKind, Models
 from protea.config.sections import Evaluation, Limits
 from protea.config.toml import Table, override, settings_from_table, to_table
 from protea.config.words import Protocol
@@ -27,21 +27,21 @@ from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.server import Server
 from protea.core.training import Training
-from protea.data.convert import inputs
+from protea.data.convert import to_inputs
 from protea.models.maker import ModelMaker
 
 
 @dataclass(frozen=True)
-class Space(Models):
-    """``[models]``: sites bring their own; what they share is the space of features."""
+class SharedSpace(Models):
+    """``[models]`` of a task: the space of features that all sites share; the models in it are the sites' own."""
 
     dim: PositiveInt = 128
-    adapter: Adapter = "linear"
+    adapter: AdapterKind = "linear"
 
 
 @dataclass(frozen=True)
-class Judging(Evaluation):
-    """``[evaluation]``: on each site's own samples, and nothing of a single one is shown."""
+class SiteEvaluation(Evaluation):
+    """``[evaluation]`` of a task: on each site's own samples, and nothing about a single sample leaves it."""
 
     shared: Literal["never", "last"] | PositiveInt = "never"
     snapshots: NonNegativeInt = 0
@@ -50,7 +50,7 @@ class Judging(Evaluation):
 
 @dataclass(frozen=True)
 class Task:
-    """``task.toml``."""
+    """The content of ``task.toml``."""
 
     classes: tuple[str, ...]  # names, in the order of their labels
     rounds: PositiveInt = 50
@@ -61,34 +61,35 @@ class Task:
     seed: int = 1
     shape: tuple[PositiveInt, ...] = ()  # of a sample; for methods with public data or a model on the server
     method: Any = choice_of("methods", "name", registry.default("methods", "fedproto"))
-    models: Space = field(default_factory=Space)
+    models: SharedSpace = field(default_factory=SharedSpace)
     training: Training = field(default_factory=Training)  # a site may set its own
-    evaluation: Judging = field(default_factory=Judging)
+    evaluation: SiteEvaluation = field(default_factory=SiteEvaluation)
     filters: tuple[Any, ...] = list_of("filters", "name")  # of uploads, in the order in which sites apply them
     limits: Limits = field(default_factory=Limits)
 
     def mark(self) -> str:
-        """A checksum of all of it, by which parties see that they mean the same."""
-        return hashlib.blake2b(dump(self).encode(), digest_size=16).hexdigest()
+        """Return a checksum of the whole task, by which parties see that they have the same one."""
+        return hashlib.blake2b(task_to_toml(self).encode(), digest_size=16).hexdigest()
 
 
-def load(path: Path) -> Task:
-    """The task in a file, checked."""
+def load_task(path: Path) -> Task:
+    """Read the task in a file, and check it."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    return parse(text, str(path))
+    return parse_task(text, str(path))
 
 
-def parse(text: str, where: str) -> Task:
+def parse_task(text: str, where: str) -> Task:
+    """Read a task from TOML, and check it; errors begin with ``where``."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not a TOML file: {error}") from error
     refuse_places(table, where)
     task: Task = settings_from_table(Task, table, where)
-    check(task, where)
+    check_task(task, where)
     return task
 
 
@@ -104,6 +105,7 @@ def refuse_places(table: Table, where: str) -> None:
 
 
 def _texts(value: object) -> Iterator[str]:
+    """Yield all texts in a value of TOML, also those within tables and lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -111,31 +113,32 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(inner)
 
 
-def made(table: Table, changes: Sequence[str]) -> Task:
-    """A new task from what a coordinator typed."""
-    return parse(tomli_w.dumps(override(table, changes)), "command line")
+def new_task(table: Table, changes: Sequence[str]) -> Task:
+    """Make a new task from what a coordinator typed: a table, and ``a.b=c`` changes."""
+    return parse_task(tomli_w.dumps(override(table, changes)), "command line")
 
 
-def public_file(path: Path) -> tuple[bytes, list[int]]:
-    """Inputs in a .npy file as they go into bundles, and the shape of one of them."""
+def read_public_inputs(path: Path) -> tuple[bytes, list[int]]:
+    """Read public inputs from a .npy file; return them as they go into bundles, and the shape of one."""
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ConfigError(f"{path} cannot be read as a .npy file: {error}") from error
     if not isinstance(array, np.ndarray) or array.ndim < 2 or not len(array):
         raise ConfigError(f"{path} must hold one array, with a row for each sample.")
-    x = inputs(array)
+    x = to_inputs(array)
     if not torch.isfinite(x).all():
         raise ConfigError(f"{path} holds values that are not finite (nan or inf).")
     return save({"x": x}), list(x.shape[1:])
 
 
-def dump(task: Task) -> str:
+def task_to_toml(task: Task) -> str:
+    """Return TOML from which :func:`parse_task` makes the same task."""
     return tomli_w.dumps(to_table(task))
 
 
 def new_server(task: Task, public: Samples | None = None) -> Server:
-    """The coordinator's side of a task: it has no data, but for public ones."""
+    """Make the server of a task, with empty memory; it has no samples but public ones."""
     return Server(
         classes=len(task.classes),
         dim=task.models.dim,
@@ -146,8 +149,8 @@ def new_server(task: Task, public: Samples | None = None) -> Server:
     )
 
 
-def started(task: Task, public: Samples | None = None) -> Server:
-    """The same before the first round."""
+def started_server(task: Task, public: Samples | None = None) -> Server:
+    """Make the server of a task as it is before the first round, its memory filled by the method."""
     server = new_server(task, public)
     with server.rng.at("round", 0).default("start"):
         task.method.start_server(server)
@@ -155,9 +158,9 @@ def started(task: Task, public: Samples | None = None) -> Server:
 
 
 def refuse_shapeless(task: Task, where: str) -> None:
-    """Raise :class:`ConfigError` if the server makes a model to begin with, for which it must know what samples are."""
+    """Raise :class:`ConfigError` if the method makes a model on the server, which needs the shape of a sample."""
     try:
-        started(task)
+        started_server(task)
     except ConfigError as error:
         raise ConfigError(
             f"{where}: the method makes a model on the server, and needs to know the shape of a sample for that.  "
@@ -165,8 +168,8 @@ def refuse_shapeless(task: Task, where: str) -> None:
         ) from error
 
 
-def check(task: Task, where: str) -> None:
-    """Raise :class:`ConfigError` for what cannot run, before any work."""
+def check_task(task: Task, where: str) -> None:
+    """Raise :class:`ConfigError` for a task that cannot run, before any work."""
     if len(task.classes) < 2 or len(set(task.classes)) < len(task.classes):
         raise ConfigError(f"{where}: classes must be two or more different names; found {list(task.classes)}.")
     if not isinstance(task.method, Method):
@@ -183,7 +186,7 @@ def check(task: Task, where: str) -> None:
         )
     if needs.same_architecture:
         raise ConfigError(
-            f"{where}: the method needs models that are all alike, and sites bring their own.  "
+            f"{where}: the method needs models that are all the same, and sites bring their own.  "
             f"Choose one for different models: protea list methods."
         )
     if not task.shape:

@@ -6,22 +6,24 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+from protea.config.words import PROTOCOLS
 from protea.core.errors import ConfigError
 from protea.report import groups
-from protea.runs.compare import PROTOCOLS, Row, Spread, compare
-from protea.runs.reader import Past
+from protea.runs.compare import Row, compare
+from protea.runs.reader import RunReader
+from protea.runs.spread import Spread
 
 Plain = dict[str, Any]
 
 
-def comparison(pasts: Sequence[Past], differ: Sequence[Plain]) -> Plain | None:
+def comparison(runs: Sequence[RunReader], differ: Sequence[Plain]) -> Plain | None:
     """The table of methods, best first, or a sentence ``why`` there is none; None of a single run."""
-    if len(pasts) < 2:
+    if len(runs) < 2:
         return None
     if differ:
         return {"why": "There is no table of methods compared: " + apart(differ)}
     try:
-        found = compare([past.path for past in pasts])
+        found = compare([run.path for run in runs])
     except ConfigError as error:
         return {"why": f"There is no table of methods compared. {str(error).splitlines()[0]}"}
     return {
@@ -39,6 +41,7 @@ def apart(differ: Sequence[Plain]) -> str:
 
 
 def row(found: Row) -> Plain:
+    """A row of the table as plain values."""
     return {
         "label": found.label,
         "score": plain(found.score),
@@ -49,17 +52,17 @@ def row(found: Row) -> Plain:
 
 
 def plain(spread: Spread) -> Plain:
-    """``margin`` is that of the 95 % interval."""
+    """A spread as plain values; the 95 % interval is mean - margin .. mean + margin."""
     return {"count": spread.count, "mean": spread.mean, "deviation": spread.deviation, "margin": spread.margin}
 
 
-def scores(pasts: Sequence[Past]) -> Plain:
-    """Of one group: the headline, and the accuracy by each protocol, over the runs that have ended."""
-    ended: dict[tuple[int, str], Past] = {}
-    for past in pasts:
-        if past.summary is not None and past.summary["accuracy"] is not None:
-            ended.setdefault((past.seed, past.partition), past)  # a run that is there twice counts once
-    summaries = [past.summary or {} for past in ended.values()]
+def scores(runs: Sequence[RunReader]) -> Plain:
+    """The headline accuracy of a group, and that by each protocol, over its runs that have ended."""
+    ended: dict[tuple[int, str], RunReader] = {}
+    for run in runs:
+        if run.summary is not None and run.summary["accuracy"] is not None:
+            ended.setdefault((run.seed, run.partition), run)  # a run that is there twice counts once
+    summaries = [run.ended for run in ended.values()]
     found = {}
     for name in PROTOCOLS:
         values = [s["protocols"][name]["test"]["method"]["weighted"] for s in summaries if name in s["protocols"]]
@@ -69,11 +72,11 @@ def scores(pasts: Sequence[Past]) -> Plain:
     return {"headline": plain(Spread.of(headline)) if headline else None, "protocols": found}
 
 
-def majorities(pasts: Sequence[Past], each: Sequence[float | None]) -> list[Plain]:
+def majorities(runs: Sequence[RunReader], each: Sequence[float | None]) -> list[Plain]:
     """For each data set the accuracy of the majority class, mean over its splits: runs of one seed share theirs."""
     result = []
-    for group in groups.data_sets(pasts):
-        known = {(pasts[index].seed, value) for index in group["runs"] if (value := each[index]) is not None}
+    for group in groups.data_sets(runs):
+        known = {(runs[index].seed, value) for index in group["runs"] if (value := each[index]) is not None}
         if known:
             result.append({**group, "value": fmean(value for _, value in sorted(known))})
     return result

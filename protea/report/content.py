@@ -5,110 +5,120 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from protea.config.words import MEASURES, PARTS, PROTOCOLS, RULES, WEIGHTINGS
+from protea.federation.record import ClientRecord
 from protea.report import compared, groups, words
 from protea.report.space import space
 from protea.runs.directory import RunDirectory
-from protea.runs.reader import Line, Past
+from protea.runs.reader import RunReader
 
 Plain = dict[str, Any]
 Say = Callable[[str], None]
 
-PARTS = ("test", "validation")
-SCORES = ("weighted", "uniform", "balanced", "macro_f1", "calibration")
+# By the names of their numbers in a record: accuracy with its two weightings, then the other measures.
+SCORES = {weighting: f"{MEASURES['accuracy']}, {words}" for weighting, words in WEIGHTINGS.items()}
+SCORES |= {measure: words for measure, words in MEASURES.items() if measure != "accuracy"}
 
 
-def silent(message: str) -> None: ...
+def silent(message: str) -> None:
+    """Say nothing of what takes long."""
 
 
-def content(pasts: Sequence[Past], say: Say = silent) -> Plain:
+def content(runs: Sequence[RunReader], say: Say = silent) -> Plain:
     """All that a report of these runs shows.
 
     Every run has its totals; clients, classes and prototypes are there for the first run of each group, which
     keeps the page small however many seeds there are.
     """
-    found, names = groups.of(pasts), groups.names(pasts)
-    runs = [{"name": name, **totals(past)} for name, past in zip(names, pasts, strict=True)]
+    found, names = groups.of(runs), groups.names(runs)
+    drawn = [{"name": name, **totals(run)} for name, run in zip(names, runs, strict=True)]
     for group in found:
         first = group["runs"][0]
-        say(f"{pasts[first].path}: prototypes are laid out on a map")
-        runs[first]["details"] = details(pasts[first])
-        group |= compared.scores([pasts[index] for index in group["runs"]])
-    differ = groups.differences(pasts)
+        say(f"{runs[first].path}: prototypes are laid out on a map")
+        drawn[first]["details"] = details(runs[first])
+        group |= compared.scores([runs[index] for index in group["runs"]])
+    differ = groups.differences(runs)
     if differ:
         say(f"Beware: {compared.apart(differ)} The page says which run has which.")
     return {
-        "title": words.title(pasts),
-        "question": words.question(pasts),
-        "notices": words.notices(pasts, found),
+        "title": words.title(runs),
+        "question": words.question(runs),
+        "notices": words.notices(runs, found),
         "differences": differ,
-        "comparison": compared.comparison(pasts, differ),
-        "majorities": compared.majorities(pasts, [run["majority"] for run in runs]),
+        "comparison": compared.comparison(runs, differ),
+        "majorities": compared.majorities(runs, [run["majority"] for run in drawn]),
         "groups": found,
-        "runs": runs,
+        "runs": drawn,
+        "words": {"rules": RULES, "scores": SCORES, "protocols": PROTOCOLS, "parts": PARTS},
     }
 
 
-def totals(past: Past) -> Plain:
+def totals(run: RunReader) -> Plain:
     """A run's settings, headline and course over the rounds."""
     return {
-        "method": past.method,
-        "seed": past.seed,
-        "planned": past.config.get("rounds"),
-        "config": flat(past.config),
-        "environment": flat(environment(past)),
-        "summary": past.summary,
-        "majority": majority(past),
-        "rules": rules(past),
-        "rounds": [line["round"] for line in past.rounds],
-        "scores": {part: course(past, part) for part in PARTS},
-        "bytes": [line["bytes_up"] + line["bytes_down"] for line in past.rounds],
+        "method": run.method,
+        "seed": run.seed,
+        "planned": run.config.get("rounds"),
+        "config": flat(run.config),
+        "environment": flat(environment(run)),
+        "summary": run.summary,
+        "majority": majority(run),
+        "rules": rules(run),
+        "rounds": [record.round for record in run.rounds],
+        "scores": {part: course(run, part) for part in PARTS},
+        "bytes": [record.bytes_up + record.bytes_down for record in run.rounds],
         "cost": {
-            name: [rounded(line["cost"]["seconds"].get(name)) for line in past.rounds]
-            for name in dict.fromkeys(name for line in past.rounds for name in line["cost"]["seconds"])
+            name: [rounded(record.cost.seconds.get(name)) for record in run.rounds]
+            for name in dict.fromkeys(name for record in run.rounds for name in record.cost.seconds)
         },
-        "failures": sum(len(line["failures"]) for line in past.rounds),
+        "failures": sum(len(record.failures) for record in run.rounds),
     }
 
 
-def details(past: Past) -> Plain:
+def details(run: RunReader) -> Plain:
     """A run's clients, classes and prototypes."""
     return {
-        "classes": past.data["classes"],
-        "clients": past.data["clients"],
-        "accuracies": {part: clients(past, part) for part in PARTS},
-        "by_class": [by_class(line["classes"]) for line in past.rounds],
-        "geometry": [rounded(line["geometry"]) for line in past.rounds],
-        "space": space(RunDirectory(past.path).snapshots()),
+        "classes": run.data.classes,
+        "clients": [client.line() for client in run.data.clients],
+        "accuracies": {part: clients(run, part) for part in PARTS},
+        "by_class": [by_class(record.classes) for record in run.rounds],
+        "geometry": [record.geometry and rounded(asdict(record.geometry)) for record in run.rounds],
+        "space": space(RunDirectory(run.path).snapshots()),
     }
 
 
-def rules(past: Past) -> list[str]:
+def rules(run: RunReader) -> list[str]:
     """Every rule that some round has, the method's own first."""
-    return list(dict.fromkeys(["method", *(rule for line in past.scored for rule in line["test"])]))
+    return list(dict.fromkeys(["method", *(rule for record in run.scored for rule in record.test)]))
 
 
-def course(past: Past, part: str) -> Plain:
+def course(run: RunReader, part: str) -> Plain:
     """By rule and score, a value for each round; None in rounds without evaluation."""
+    by_round = [{"test": record.test, "validation": record.validation}[part] for record in run.rounds]
     return {
-        rule: {name: [rounded(line[part].get(rule, {}).get(name)) for line in past.rounds] for name in SCORES}
-        for rule in rules(past)
+        rule: {
+            name: [rounded(float(getattr(scores[rule], name))) if rule in scores else None for scores in by_round]
+            for name in SCORES
+        }
+        for rule in rules(run)
     }
 
 
-def clients(past: Past, part: str) -> Plain:
+def clients(run: RunReader, part: str) -> Plain:
     """By rule, for each client its accuracy in each round."""
-    at = {line["round"]: index for index, line in enumerate(past.rounds)}
-    numbers = [client["client"] for client in past.data["clients"]]
-    found: Plain = {rule: {number: [None] * len(at) for number in numbers} for rule in rules(past)}
-    for line in past.clients:
-        samples = line.get(f"{part}/samples")
-        for rule in found if samples and line["round"] in at else ():
-            if (hits := line.get(f"{part}/{rule}")) is not None:
-                found[rule][line["client"]][at[line["round"]]] = rounded(hits / samples)
-    return {rule: list(by_client.values()) for rule, by_client in found.items()}
+    by_round: list[dict[int, ClientRecord]] = [{each.client: each for each in record.clients} for record in run.rounds]
+
+    def accuracy(found: ClientRecord | None, rule: str) -> float | None:
+        return None if found is None else rounded(found.accuracy_by(rule, part))
+
+    numbers = [client.client for client in run.data.clients]
+    return {
+        rule: [[accuracy(each.get(number), rule) for each in by_round] for number in numbers] for rule in rules(run)
+    }
 
 
 def by_class(counted: Mapping[str, Sequence[int]]) -> list[float | None] | None:
@@ -119,21 +129,23 @@ def by_class(counted: Mapping[str, Sequence[int]]) -> list[float | None] | None:
     return [rounded(hits / samples) if samples else None for hits, samples in pairs]
 
 
-def majority(past: Past) -> float | None:
+def majority(run: RunReader) -> float | None:
     """The accuracy of always answering a client's commonest training class; also known while a run goes on."""
-    if past.summary is not None:
-        return None if past.summary["majority"] is None else float(past.summary["majority"])
-    right = sum(client["test"][commonest(client["train"])] for client in past.data["clients"])
-    samples = sum(sum(client["test"]) for client in past.data["clients"])
+    if run.summary is not None:
+        return None if run.summary["majority"] is None else float(run.summary["majority"])
+    right = sum(client.test[commonest(client.train)] for client in run.data.clients)
+    samples = sum(sum(client.test) for client in run.data.clients)
     return right / samples if samples else None
 
 
 def commonest(counts: Sequence[int]) -> int:
+    """The class with the most samples, the first of equals."""
     return max(range(len(counts)), key=counts.__getitem__)
 
 
-def environment(past: Past) -> Plain:
-    path = past.path / "environment.json"
+def environment(run: RunReader) -> Plain:
+    """Versions and machine of a run; nothing where the file is missing."""
+    path = run.path / "environment.json"
     found: Plain = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found
 
@@ -157,8 +169,6 @@ def rounded(value: Any) -> Any:
     return value
 
 
-def read(paths: Sequence[Path]) -> list[Past]:
-    return [Past.read(path) for path in paths]
-
-
-__all__ = ["Line", "Plain", "content", "read"]
+def read(paths: Sequence[Path]) -> list[RunReader]:
+    """The runs in these directories."""
+    return [RunReader.read(path) for path in paths]

@@ -4,19 +4,8 @@ const content = JSON.parse(document.getElementById("content").textContent);
 const runs = content.runs;
 const groups = content.groups;
 
-const RULES = {
-  method: "the method's own", head: "classifier", head_own: "classifier, own classes", global_prototypes: "nearest global prototype",
-  global_prototypes_own: "nearest global prototype, own classes", local_prototypes: "nearest of the client's own prototypes",
-};
-const SCORES = {
-  weighted: "accuracy, every sample once", uniform: "accuracy, every client once", balanced: "accuracy, every class once",
-  macro_f1: "macro F1", calibration: "calibration error",
-};
-const PROTOCOLS = {
-  validation: "round best on validation samples", final: "last round", last5: "mean of the last five evaluations",
-  best: "best round on these very samples",
-};
-const PARTS = { test: "test samples", validation: "validation samples" };
+// The words for what can be chosen, as commands and tables have them too.
+const { rules: RULES, scores: SCORES, protocols: PROTOCOLS, parts: PARTS } = content.words;
 const MAPS = { pca: "PCA", tsne: "t-SNE" };
 const ruleName = (rule) => RULES[rule] || rule;
 

@@ -1,4 +1,4 @@
-"""The figures of a report for papers, by matplotlib: from the same content as the page."""
+"""The figures of a report as files for papers, drawn by matplotlib from the same content as the page."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from protea.core.errors import ConfigError
+from protea.core.files import writing
 from protea.report.content import Plain
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"]  # Okabe and Ito's
 MARKS = ["o", "s", "^"]
-GUIDES: list[Any] = ["--", ":", "-.", (0, (1, 4))]  # dashes of lines that are no method
-NAMED = 20  # classes that a legend names
+GUIDES: list[Any] = ["--", ":", "-.", (0, (1, 4))]  # dashes of lines that stand for no method
+NAMED = 20  # most classes that a legend names
 STYLE: Any = {"font.size": 8, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "protea"}
 
 # Without the date, equal runs give equal files.
@@ -27,6 +28,7 @@ UNDATED: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDa
 
 
 def require() -> None:
+    """Refuse to draw where matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         raise ConfigError("--figures needs matplotlib, which is not installed.  Type: pip install 'protea[plots]'")
 
@@ -42,13 +44,13 @@ def draw(content: Plain, folder: Path, form: str) -> list[Path]:
     with matplotlib.rc_context(STYLE):
         for name, figure in figures(content):
             paths.append(folder / f"{name}.{form}")
-            partial = folder / f".{name}.partial"
-            figure.savefig(partial, format=form, dpi=200, metadata=UNDATED[form])
-            partial.replace(paths[-1])
+            with writing(paths[-1]) as file:
+                figure.savefig(file, format=form, dpi=200, metadata=UNDATED[form])
     return paths
 
 
 def figures(content: Plain) -> Iterator[tuple[str, Figure]]:
+    """Every figure that there is something to draw for, with the name of its file."""
     for name, plot in ACROSS.items():
         if (figure := made(plot, content)) is not None:
             yield name, figure
@@ -68,7 +70,7 @@ def made(plot: Callable[[Any, Any], bool], content: Plain) -> Figure | None:
 
 
 def accuracy(figure: Figure, content: Plain) -> bool:
-    """Of each method over rounds: mean and standard deviation over seeds, test samples, own rule."""
+    """Draw the accuracy of each method over rounds: mean and standard deviation over seeds, test samples, own rule."""
     axes = figure.add_subplot()
     for index, group in enumerate(content["groups"]):
         rounds, middle, spread = over_seeds(content, group)
@@ -81,7 +83,7 @@ def accuracy(figure: Figure, content: Plain) -> bool:
 
 
 def communication(figure: Figure, content: Plain) -> bool:
-    """Accuracy against all bytes sent so far."""
+    """Draw accuracy against all bytes sent so far."""
     axes = figure.add_subplot()
     for index, group in enumerate(content["groups"]):
         rounds, middle, spread = over_seeds(content, group)
@@ -93,6 +95,7 @@ def communication(figure: Figure, content: Plain) -> bool:
 
 
 def members(content: Plain, group: Plain) -> list[Plain]:
+    """The runs of a group."""
     return [content["runs"][index] for index in group["runs"]]
 
 
@@ -110,6 +113,7 @@ def over_seeds(content: Plain, group: Plain) -> tuple[list[int], Any, Any]:
 
 
 def band(axes: Axes, index: int, name: str, x: Any, middle: Any, spread: Any) -> None:
+    """Draw a line, and around it a band as wide as the spread."""
     if not len(middle):
         return
     axes.plot(x, middle, label=name, **look(index))
@@ -118,6 +122,7 @@ def band(axes: Axes, index: int, name: str, x: Any, middle: Any, spread: Any) ->
 
 
 def look(index: int) -> dict[str, Any]:
+    """The colour and dashes of the line with this number: first all colours, then other dashes."""
     dashes = ["-", "--", ":", "-."]
     return {
         "color": COLOURS[index % len(COLOURS)],
@@ -127,7 +132,7 @@ def look(index: int) -> dict[str, Any]:
 
 
 def legend(axes: Axes) -> bool:
-    """Whether there was anything to name."""
+    """Name the lines, if there are any; the answer is whether there are."""
     if not axes.lines:
         return False
     keys(axes)
@@ -135,14 +140,14 @@ def legend(axes: Axes) -> bool:
 
 
 def keys(axes: Axes) -> None:
-    """A legend above the axes, where it covers nothing."""
+    """Put a legend above the axes, where it covers nothing."""
     figure, names = axes.figure, axes.get_legend_handles_labels()[1]
     columns = max(1, min(len(names), 60 // (6 + max(map(len, names)))))
     figure.legend(loc="outside upper center", frameon=False, fontsize=6, ncols=columns)
 
 
 def clients(figure: Figure, run: Plain) -> bool:
-    """Accuracy of each client over rounds, own rule, test samples."""
+    """Draw the accuracy of each client over rounds, own rule, test samples."""
     axes, rows = figure.add_subplot(), run["details"]["accuracies"]["test"]["method"]
     for index, values in enumerate(rows):
         axes.plot(run["rounds"], percent(values), label=f"client {index}", **look(index))
@@ -153,7 +158,7 @@ def clients(figure: Figure, run: Plain) -> bool:
 
 
 def distribution(figure: Figure, run: Plain) -> bool:
-    """Training samples by client and class."""
+    """Draw the number of training samples by client and class."""
     axes, counts = figure.add_subplot(), np.array([client["train"] for client in run["details"]["clients"]])
     if not counts.size:
         return False
@@ -165,7 +170,7 @@ def distribution(figure: Figure, run: Plain) -> bool:
 
 
 def cosines(figure: Figure, run: Plain) -> bool:
-    """Of the global prototypes, at the last snapshot."""
+    """Draw the cosines of the global prototypes at the last snapshot."""
     space = run["details"]["space"]
     if space is None or space["cosines"][-1] is None:
         return False
@@ -180,13 +185,13 @@ def cosines(figure: Figure, run: Plain) -> bool:
 
 
 def name_ticks(place: Callable[..., Any], names: list[str]) -> None:
-    """At most twenty names, so that they stay apart."""
+    """Write at most twenty of the names at an axis, so that they stay apart."""
     every = len(names) // 20 + 1
     place(range(0, len(names), every), names[::every])
 
 
 def margins(figure: Figure, run: Plain) -> bool:
-    """Of each class, after the last evaluated round: global prototypes, and the widest client's."""
+    """Draw the margin of each class after the last evaluated round: of global prototypes, and the widest client's."""
     known = [each for each in run["details"]["geometry"] if each]
     if not known:
         return False
@@ -214,7 +219,7 @@ KINDS: tuple[tuple[str, float, str], ...] = (  # how points of a map are drawn: 
 
 
 def mapped(which: str, by: str) -> Callable[[Figure, Plain], bool]:
-    """A map of the last snapshot: colours and shapes are classes, the kind of a point is its size and its face."""
+    """A function that draws a map of the last snapshot: colours and shapes are classes, sizes are kinds of points."""
 
     def plot(figure: Figure, run: Plain) -> bool:
         frame, shares = last_frame(run["details"]["space"], which)
@@ -245,21 +250,23 @@ def last_frame(space: Plain | None, which: str) -> tuple[Plain, list[float]]:
     """The last snapshot's points, and the shares of PCA's axes; features are those of the first client that has any."""
     if space is None:
         return {}, []
-    layouts = [space["prototypes"]] if which == "prototypes" else list(space["features"].values())
-    found = next((each for each in layouts if each and each["frames"][-1]["owner"]), None)
+    maps = [space["prototypes"]] if which == "prototypes" else list(space["features"].values())
+    found = next((each for each in maps if each and each["frames"][-1]["owner"]), None)
     return (found["frames"][-1], found["shares"]) if found else ({}, [])
 
 
 def hue(label: int) -> str:
+    """The colour of a class."""
     return COLOURS[label % len(COLOURS)]
 
 
 def mark(label: int) -> dict[str, Any]:
+    """The shape and edge of a class's points."""
     return {"marker": MARKS[label // len(COLOURS) % len(MARKS)], "edgecolor": hue(label), "linewidths": 1}
 
 
 def explain(figure: Figure, axes: Axes, kinds: list[tuple[str, float, str]], names: list[str]) -> None:
-    """The legend of a map: above it the kinds of points, beside it the classes."""
+    """Draw the legend of a map: above it the kinds of points, beside it the classes."""
 
     def key(name: str, size: float, face: str, **look: Any) -> Any:
         return axes.scatter([], [], s=size, facecolor=face, label=name, **look)
@@ -273,7 +280,7 @@ def explain(figure: Figure, axes: Axes, kinds: list[tuple[str, float, str]], nam
 
 
 def classes(figure: Figure, run: Plain) -> bool:
-    """Accuracy on each class over rounds."""
+    """Draw the accuracy on each class over rounds."""
     rows = [
         (round, each) for round, each in zip(run["rounds"], run["details"]["by_class"], strict=True) if each is not None
     ]
@@ -289,7 +296,7 @@ def classes(figure: Figure, run: Plain) -> bool:
 
 
 def calibration(figure: Figure, run: Plain) -> bool:
-    """Error of each rule over rounds."""
+    """Draw the calibration error of each rule over rounds."""
     axes = figure.add_subplot()
     for index, rule in enumerate(run["rules"]):
         values = np.array(run["scores"]["test"][rule]["calibration"], float)
@@ -300,7 +307,7 @@ def calibration(figure: Figure, run: Plain) -> bool:
 
 
 def time(figure: Figure, run: Plain) -> bool:
-    """Seconds of each round by what they were spent on."""
+    """Draw the seconds of each round by what they were spent on."""
     axes, base = figure.add_subplot(), np.zeros(len(run["rounds"]))
     for index, (name, seconds) in enumerate(run["cost"].items()):
         values = np.array([each or 0.0 for each in seconds])
@@ -313,6 +320,7 @@ def time(figure: Figure, run: Plain) -> bool:
 
 
 def percent(values: list[float | None]) -> list[float]:
+    """Shares in percent, nan where there is none, which matplotlib leaves out."""
     return [np.nan if value is None else 100 * value for value in values]
 
 

@@ -24,14 +24,16 @@ def page(content: Plain) -> str:
 
 
 def embedded(content: Plain) -> str:
-    """JSON that no HTML parser takes for an end of its element, whatever names users gave."""
+    """The content as JSON in which no HTML parser finds the end of its element, whatever names users gave."""
     plain = json.dumps(content, allow_nan=False, separators=(",", ":"))
     return plain.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def text(name: str) -> str:
+    """The content of a file beside this module."""
     return files("protea.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def digest(code: str) -> str:
+    """The hash by which a security policy names a script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""Where prototypes lie: snapshots of a run, and flat maps of them."""
+"""Where prototypes lie: from the snapshots of a run to maps of them in the plane."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Named = Mapping[str, NDArray[Any]]
 GLOBAL, SAMPLE = -1, -2  # owners of points that are no client's prototypes
 MOST = 4500  # points on one map: t-SNE takes half a minute for these
 SAMPLES = 120  # features of a client that are drawn in each snapshot
-CLIENTS = 4  # whose features are laid out, where snapshots hold more
-DEEP = 50  # dimensions that t-SNE starts from
+CLIENTS = 4  # most clients whose features get a map
+DEEP = 50  # dimensions that t-SNE starts from, after PCA
 
 
 def space(snapshots: Mapping[int, Path]) -> dict[str, Any] | None:
@@ -45,7 +45,7 @@ def space(snapshots: Mapping[int, Path]) -> dict[str, Any] | None:
 
 
 def thinned(snapshots: Mapping[int, Path]) -> dict[int, Path]:
-    """So many of the snapshots, the last among them, that a map has at most ``MOST`` points."""
+    """As many of the snapshots, evenly spread and with the last, as give a map of at most ``MOST`` points."""
     rounds = sorted(snapshots)
     points = max(1, len(prototypes(load_file(snapshots[rounds[-1]]))[0]))
     keep = min(len(rounds), max(1, MOST // points))
@@ -57,14 +57,14 @@ Points = tuple[list[int], list[int], Matrix]  # owners, classes, vectors
 
 
 def prototypes(named: Named) -> Points:
-    """Those of the server and of every client."""
+    """The prototypes of the server and of every client in a snapshot."""
     owners = sorted({int(name.split(".")[0]) for name in named if name.endswith(".prototypes.vectors")})
     parts = [some(named, f"{client}.prototypes", client) for client in owners]
     return joined([some(named, "global", GLOBAL), *parts])
 
 
 def holders(snapshots: Sequence[Named]) -> list[int]:
-    """The clients whose features most snapshots hold, in order."""
+    """The clients whose features are in the most snapshots, in the order of their numbers."""
     ends = ".features"
     held = Counter(int(name.removesuffix(ends)) for named in snapshots for name in named if name.endswith(ends))
     return sorted(client for client, _ in held.most_common(CLIENTS))
@@ -81,7 +81,7 @@ def features(named: Named, client: int) -> Points:
 
 
 def some(named: Named, prefix: str, owner: int) -> Points:
-    """Prototypes as they travel: rows of the classes whose count is not 0."""
+    """The prototypes under a prefix of a snapshot, which holds rows for classes whose count is not 0."""
     if f"{prefix}.vectors" not in named:
         return [], [], np.zeros((0, 0), np.float32)
     labels = [int(label) for label in np.flatnonzero(named[f"{prefix}.counts"] > 0)]
@@ -89,6 +89,7 @@ def some(named: Named, prefix: str, owner: int) -> Points:
 
 
 def joined(parts: Sequence[Points]) -> Points:
+    """All points together, without those that are not finite."""
     parts = [part for part in parts if part[0]]
     if not parts:
         return [], [], np.zeros((0, 0), np.float32)
@@ -108,9 +109,8 @@ def laid_out(frames: Sequence[Points]) -> dict[str, Any] | None:
     if not vectors:
         return None
     everything = np.concatenate(vectors)
-    with threadpool_limits(
-        1
-    ):  # many threads for few points wait for each other, on a busy machine twenty times as long
+    # Many threads for few points wait for each other, on a busy machine twenty times as long.
+    with threadpool_limits(1):
         maps, shares = project(everything)
     ends = np.cumsum([len(frame[0]) for frame in frames])[:-1]
     cut = {name: np.split(points, ends) for name, points in maps.items()}
@@ -144,18 +144,19 @@ def project(vectors: Matrix) -> tuple[dict[str, Matrix], list[float]]:
 
 
 def unit(points: Matrix) -> Matrix:
-    """Moved and scaled, both axes alike, into the square from -1 to 1."""
+    """Move and scale points into the square from -1 to 1, both axes by the same factor."""
     low, high = points.min(0), points.max(0)
     scaled: Matrix = (points - (low + high) / 2) / (max(float((high - low).max()), 1e-12) / 2)
     return scaled
 
 
 def plain(points: Matrix) -> list[float]:
+    """Points as a flat list x, y, x, y of four digits each."""
     return [round(float(value), 4) for value in points.ravel()]
 
 
 def cosines(named: Named) -> dict[str, Any] | None:
-    """Of every two global prototypes; None where there are none."""
+    """The cosine of every two global prototypes; None where there are none."""
     _, labels, vectors = joined([some(named, "global", GLOBAL)])
     if not labels:
         return None

@@ -6,39 +6,40 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from protea.report import groups
-from protea.runs.reader import Past, unwell
+from protea.runs.reader import RunReader, unwell
 from protea.runs.settings_diff import words_of
 
-MOST = 4  # of methods or data sets that a title names
+MOST = 4  # methods, or data sets, that a title names
 
 
-def title(pasts: Sequence[Past]) -> str:
+def title(runs: Sequence[RunReader]) -> str:
     """``fedproto, fedtgp, local on digits, 10 clients, Dirichlet 0.1``."""
-    configs = [past.config for past in pasts]
-    methods = words_of(distinct(past.method for past in pasts), MOST)
+    configs = [run.config for run in runs]
+    methods = words_of(distinct(run.method for run in runs), MOST)
     sources = several((source(config["data"]["source"]) for config in configs), "data sets")
     clients = several((str(config["clients"]) for config in configs), "numbers of")
     partitions = several((partition(config["data"]["partition"]) for config in configs), "partitions")
     return f"{methods} on {sources}, {clients} clients, {partitions}"
 
 
-def question(pasts: Sequence[Past]) -> str:
+def question(runs: Sequence[RunReader]) -> str:
     """The rest of what was run, in a sentence."""
-    configs = [past.config for past in pasts]
+    configs = [run.config for run in runs]
     rounds = several((str(config["rounds"]) for config in configs), "numbers of")
-    families = several((family(past) for past in pasts), "families of models")
-    seeds = distinct(past.seed for past in pasts)
+    families = several((family(run) for run in runs), "families of models")
+    seeds = distinct(run.seed for run in runs)
     return f"{rounds} rounds, {families}, {'seeds' if len(seeds) > 1 else 'seed'} {span(seeds)}."
 
 
-def family(past: Past) -> str:
-    models, kinds = past.config["models"], {client["architecture"] for client in past.data["clients"]}
+def family(run: RunReader) -> str:
+    """How many architectures the clients have, and the family these are of."""
+    models, kinds = run.config["models"], {client.architecture for client in run.data.clients}
     name = "own list" if models.get("members") else str(models["family"])
     return f"{len(kinds)} architectures ({name})" if len(kinds) > 1 else f"one architecture ({name})"
 
 
 def source(table: Any) -> str:
-    """The kind, and the file or folder where there is one."""
+    """The kind of a data source, and its file or folder where it has one."""
     if not isinstance(table, dict):
         return str(table)
     where = [str(value) for value in table.values() if isinstance(value, str) and "/" in value]
@@ -62,6 +63,7 @@ def several(values: Iterable[str], what: str) -> str:
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, in order of appearance."""
     return list(dict.fromkeys(values))
 
 
@@ -73,24 +75,25 @@ def span(seeds: Sequence[int]) -> str:
     return words_of(found, 8)
 
 
-def notices(pasts: Sequence[Past], found: Sequence[dict[str, Any]]) -> list[str]:
+def notices(runs: Sequence[RunReader], found: Sequence[dict[str, Any]]) -> list[str]:
     """Runs that have not ended, and for each group what its runs warn of."""
-    return [*unfinished(pasts), *unwell({each["label"]: [pasts[index] for index in each["runs"]] for each in found})]
+    return [*unfinished(runs), *unwell({each["label"]: [runs[index] for index in each["runs"]] for each in found})]
 
 
-def unfinished(pasts: Sequence[Past]) -> list[str]:
+def unfinished(runs: Sequence[RunReader]) -> list[str]:
     """One sentence on all runs that have no end."""
-    open_ = [(name, past) for name, past in zip(groups.names(pasts), pasts, strict=True) if past.summary is None]
+    open_ = [(name, run) for name, run in zip(groups.names(runs), runs, strict=True) if run.summary is None]
     if not open_:
         return []
     if len(open_) == 1:
-        name, past = open_[0]
-        return [f"{name} {state(past)}. Its numbers are those of its latest evaluation."]
-    each = words_of([f"{name} {state(past)}" for name, past in open_], 8)
-    return [f"{len(open_)} of {len(pasts)} runs are not complete: {each}. Means are over those that are, if any."]
+        name, run = open_[0]
+        return [f"{name} {state(run)}. Its numbers are those of its latest evaluation."]
+    each = words_of([f"{name} {state(run)}" for name, run in open_], 8)
+    return [f"{len(open_)} of {len(runs)} runs are not complete: {each}. Means are over those that are, if any."]
 
 
-def state(past: Past) -> str:
-    done = past.rounds[-1]["round"] if past.rounds else 0
-    verb = "failed after" if (past.path / "error.txt").is_file() else "has not ended:"
-    return f"{verb} round {done} of {past.config.get('rounds', '?')}"
+def state(run: RunReader) -> str:
+    """How far a run came that has no end."""
+    done = run.rounds[-1].round if run.rounds else 0
+    verb = "failed after" if (run.path / "error.txt").is_file() else "has not ended:"
+    return f"{verb} round {done} of {run.config.get('rounds', '?')}"

@@ -18,7 +18,7 @@ from typing import Any
 
 from protea.clients.state_files import carry_clients, load_server, save_server
 from protea.core.errors import CheckpointError
-from protea.core.files import Sum, fresh, read_sealed, sync, write_sealed
+from protea.core.files import FileSum, read_sealed, sync_folder, unused_path, write_sealed
 from protea.federation.loop import Federation
 from protea.runs.directory import RunDirectory
 
@@ -42,10 +42,10 @@ def save(folder: Path, loop: Federation, keep: int = 2) -> Path:
         files = dict(sorted((before["files"] | files).items()))
         known = {name: each for name, each in before["run"].items() if name != METRICS}
     run = known | sums(folder.parent, vouched(folder.parent, known))
-    sync(path)
+    sync_folder(path)
     write_sealed(path / "state.json", {"format": FORMAT, "round": server.round, "files": files, "run": run})
-    sync(path)
-    sync(folder)
+    sync_folder(path)
+    sync_folder(folder)
     clear(folder, keep)
     return path
 
@@ -57,7 +57,7 @@ def is_of(folder: Path, round: int) -> bool:
 
 def sums(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
     """By name below the folder."""
-    return {file.relative_to(folder).as_posix(): asdict(Sum.of(file)) for file in sorted(files)}
+    return {file.relative_to(folder).as_posix(): asdict(FileSum.of(file)) for file in sorted(files)}
 
 
 def vouched(run: Path, known: Container[str]) -> list[Path]:
@@ -90,7 +90,7 @@ def newest(folder: Path) -> Path | None:
             continue
         for bad, why in damaged:
             warnings.warn(f"{why}  Going on from {path.name}.", stacklevel=3)
-            bad.rename(fresh(folder, f"damaged-{bad.name}"))
+            bad.rename(unused_path(folder, f"damaged-{bad.name}"))
         return path
     if damaged:
         raise CheckpointError(
@@ -123,7 +123,7 @@ def verify(path: Path) -> None:
     for file, known in expected.items():
         size = known["bytes"] if file.name == METRICS else None
         try:
-            found = asdict(Sum.of(file, size))
+            found = asdict(FileSum.of(file, size))
         except OSError as error:
             raise CheckpointError(f"{file} cannot be read: {error.strerror}.") from error
         if found != known:

@@ -1,6 +1,6 @@
-"""Methods side by side: the mean over seeds, and differences in pairs.
+"""Methods side by side: the mean over seeds, and differences in pairs of runs with the same seed and split.
 
-Everything here is worked out from run directories alone.
+Everything here is computed from run directories alone.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protea.core.errors import ConfigError, nearest
+from protea.config.words import MEASURES
+from protea.core.errors import ConfigError
+from protea.runs.compared_number import ComparedNumber, choose_number, refuse_unknown
 from protea.runs.directory import RunDirectory
-from protea.runs.reader import Line, Past, find, unwell
+from protea.runs.reader import RunReader, find, unwell
 from protea.runs.settings_diff import (
     SAME,
     chosen,
@@ -25,94 +27,9 @@ from protea.runs.settings_diff import (
     shown,
     under,
     usual_settings,
-    who,
     words_of,
 )
-
-SCOPES = ("own", "ensemble", "shared", "server")
-WEIGHTINGS = ("weighted", "uniform")
-PROTOCOLS = ("validation", "final", "last5", "best")
-MEASURES = ("accuracy", "balanced", "macro_f1", "calibration")
-LEAST = 1e-12  # differences that vary by less are the same but for rounding
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which of a run's numbers is compared: see docs/evaluation.md."""
-
-    rule: str
-    scope: str
-    weighting: str  # over clients; only accuracy on their own samples has a choice
-    protocol: str
-    measure: str
-
-    def of(self, line: Line) -> float | None:
-        """The number in a round's line, if it is there."""
-        found = line[self.part].get(self.rule)
-        if found is None or self.scope == "server":
-            return None if found is None else float(found)
-        own = self.weighting if self.measure == "accuracy" else self.measure
-        return float(found[{"own": own, "ensemble": "ensemble", "shared": "clients"}[self.scope]])
-
-    @property
-    def part(self) -> str:
-        """Of a round's line, where the number is."""
-        return {"own": "test", "server": "server"}.get(self.scope, "shared")
-
-    def rounds(self, past: Past) -> list[int]:
-        """Those that the protocol reports.  Where it looks for the best one, it goes by the method's own rule."""
-        found = (past.summary or {})["protocols"].get(self.protocol)
-        return found["rounds"] if found else []
-
-    def reported(self, past: Past) -> float | None:
-        """The run's number: the mean over the reported rounds; None if one of them has none."""
-        chosen = self.rounds(past)
-        values = [value for line in past.rounds if line["round"] in chosen and (value := self.of(line)) is not None]
-        return math.fsum(values) / len(values) if values and len(values) == len(chosen) else None
-
-    @property
-    def lower_is_better(self) -> bool:
-        return self.measure == "calibration"
-
-    def reaches(self, value: float, target: float) -> bool:
-        return value <= target if self.lower_is_better else value >= target
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A mean over seeds; how far it is to be trusted, where there are at least two."""
-
-    count: int
-    mean: float
-    deviation: float | None = None  # standard deviation of one seed
-    margin: float | None = None  # the 95 % interval is mean - margin .. mean + margin
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        from scipy import stats  # type: ignore[import-untyped]  # slow to import, and no other command needs it
-
-        count, mean = len(values), math.fsum(values) / len(values)
-        if count < 2:
-            return cls(count, mean)
-        deviation = statistics.stdev(values)
-        return cls(count, mean, deviation, float(stats.t.ppf(0.975, count - 1)) * deviation / math.sqrt(count))
-
-    @property
-    def low(self) -> float | None:
-        return None if self.margin is None else self.mean - self.margin
-
-    @property
-    def high(self) -> float | None:
-        return None if self.margin is None else self.mean + self.margin
-
-    @property
-    def p(self) -> float | None:
-        """Of the t test, two-sided, that the mean is zero; None where values do not vary, and it says nothing."""
-        from scipy import stats
-
-        if self.deviation is None or self.deviation < LEAST:
-            return None
-        return float(2 * stats.t.sf(abs(self.mean) / (self.deviation / math.sqrt(self.count)), self.count - 1))
+from protea.runs.spread import Spread
 
 
 @dataclass(frozen=True)
@@ -120,8 +37,8 @@ class Reached:
     """When runs came to the target: the first such round, mean over runs, where all did."""
 
     round: float | None
-    runs: int  # that did
-    of: int
+    runs: int  # how many did
+    of: int  # how many runs there are
 
 
 @dataclass(frozen=True)
@@ -142,9 +59,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The table and what its caption must say."""
+    """The table of methods, and what its caption must say."""
 
-    choice: Choice
+    choice: ComparedNumber
     rows: list[Row]  # best first
     against: str | None  # a label
     target: float | None
@@ -157,14 +74,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Judged:
-    past: Past
+    run: RunReader
     value: float
     label: str
 
     @property
     def pair(self) -> tuple[int, str]:
         """Runs that differ in their method alone have the same."""
-        return self.past.seed, self.past.partition
+        return self.run.seed, self.run.partition
 
 
 def compare(
@@ -184,17 +101,17 @@ def compare(
 
     Raise :class:`ConfigError` where they do not compare, unless ``anyway``.
     """
-    if target is not None and not 0 < target <= 1:
+    if target is not None and measure in MEASURES and not 0 < target <= 1:
         raise ConfigError(f"--target is {target:g}; expected is a share, such as --target 0.9 for 90 %.")
     notes: list[str] = []
-    pasts = chosen(_ended(paths, notes), where)
+    runs = chosen(_ended(paths, notes), where)
     if not anyway:
-        refuse_different(pasts)
-    choice = choose(pasts, rule, scope, weighting, protocol, measure, anyway)
-    judged = _judge(pasts, choice, notes)
+        refuse_different(runs)
+    choice = choose_number(runs, rule, scope, weighting, protocol, measure, anyway)
+    judged = _judge(runs, choice, notes)
     best_first = sorted(_grouped(judged).items(), key=lambda item: _order(item[1], choice))
-    base = _base([(label, runs[0].past.method) for label, runs in best_first], against)
-    usual = usual_settings([run.past for run in judged])
+    base = _base([(label, runs[0].run.method) for label, runs in best_first], against)
+    usual = usual_settings([each.run for each in judged])
     others = {run.pair: run.value for run in judged if run.label == base}
     rows = [_row(label, runs, choice, {} if label == base else others, target, usual) for label, runs in best_first]
     seeds = sorted({seed for row in rows for seed in row.seeds})
@@ -206,48 +123,12 @@ def compare(
             )
         if missing := [seed for seed in seeds if seed not in row.seeds]:
             notes.append(f"{row.label} has no run with seed {words_of(missing)}: its mean is over other seeds.")
-    warnings = unwell({label: [run.past for run in runs] for label, runs in best_first})
+    warnings = unwell({label: [each.run for each in runs] for label, runs in best_first})
     return Comparison(choice, rows, base, target, _data(usual), int(usual["rounds"]), seeds, notes, warnings)
 
 
-def choose(
-    pasts: Sequence[Past],
-    rule: str | None,
-    scope: str,
-    weighting: str | None,
-    protocol: str | None,
-    measure: str,
-    anyway: bool = False,
-) -> Choice:
-    """The number to compare; what was not asked for is as in the runs' own headline."""
-    known(scope, SCOPES, "--scope")
-    known(measure, MEASURES, "--measure")
-    if weighting is not None:
-        known(weighting, WEIGHTINGS, "--weighting")
-    if protocol is not None:
-        known(protocol, PROTOCOLS, "--protocol")
-    if scope != "own" and measure != "accuracy":
-        raise ConfigError(f"--scope {scope} has the accuracy alone, not {measure}.  Leave out --measure.")
-    if weighting == "uniform" and (scope != "own" or measure != "accuracy"):
-        what = f"--scope {scope}" if scope != "own" else f"--measure {measure}"
-        raise ConfigError(f"{what} is not weighted over clients.  Leave out --weighting.")
-    if protocol is None:
-        # Clients answer the shared test set in the last round, and in others only if they were told to.
-        protocol = "final" if scope in ("ensemble", "shared") else _headline(pasts, anyway)
-    return Choice(
-        rule or ("head" if scope == "server" else "method"), scope, weighting or "weighted", protocol, measure
-    )
-
-
-def known(value: str, names: Iterable[str], option: str) -> None:
-    """Refuse a value that an option does not have."""
-    names = list(names)
-    if value not in names:
-        raise ConfigError(f"{option} is {value!r}.  {nearest(value, names)}")
-
-
-def _ended(paths: Iterable[Path | str], notes: list[str]) -> list[Past]:
-    """Runs that have ended.  Their clients' lines, which are many, are not kept."""
+def _ended(paths: Iterable[Path | str], notes: list[str]) -> list[RunReader]:
+    """The runs that have ended; ``notes`` says of the others why they are left out."""
     found = []
     for path in find(paths):
         summary = RunDirectory.open(path).summary()
@@ -262,50 +143,38 @@ def _ended(paths: Iterable[Path | str], notes: list[str]) -> list[Past]:
         elif "protocols" not in summary:
             notes.append(f"{path} is left out: its summary.json names no protocols.  It is of an earlier version.")
         else:
-            found.append(replace(Past.read(path), clients=[]))
+            found.append(RunReader.read(path, clients=False))
     if not found:
         raise ConfigError("There is no run to compare.\n  " + "\n  ".join(notes))
     return found
 
 
-def _headline(pasts: Sequence[Past], anyway: bool) -> str:
-    """The protocol that all runs report by; ``anyway``, the first one that all have numbers of."""
-    found = [str((past.summary or {})["made"]["protocol"]) for past in pasts]
-    if len(set(found)) == 1:
-        return found[0]
-    common = [name for name in PROTOCOLS if all(name in (past.summary or {})["protocols"] for past in pasts)]
-    if anyway and common:
-        return common[0]
-    raise ConfigError(
-        f"The runs report by different protocols: {who(found, pasts)}.\n"
-        f"  All have numbers of these.  Choose one: --protocol {'|'.join(common)}"
-    )
-
-
-def _judge(pasts: Sequence[Past], choice: Choice, notes: list[str]) -> list[_Judged]:
+def _judge(runs: Sequence[RunReader], choice: ComparedNumber, notes: list[str]) -> list[_Judged]:
     """Each run's number.  A run without one is left out, and one that is there twice counts once."""
     found: dict[tuple[str, int, str], _Judged] = {}
     missing = []
-    for past, label in zip(pasts, labels(pasts), strict=True):
-        value = choice.reported(past)
+    for run, label in zip(runs, labels(runs), strict=True):
+        value = choice.reported(run)
         if value is None:
-            missing.append(f"{past.path} ({past.method}) is left out: it has {_lack(past, choice)}")
+            missing.append(f"{run.path} ({run.method}) is left out: it has {_lack(run, choice)}")
             continue
-        run = _Judged(past, value, label)
-        if (same := found.setdefault((label, *run.pair), run)) is not run:
-            notes.append(f"{past.path} is left out: it has the settings, the seed and the split of {same.past.path}.")
+        judged = _Judged(run, value, label)
+        if (same := found.setdefault((label, *judged.pair), judged)) is not judged:
+            notes.append(f"{run.path} is left out: it has the settings, the seed and the split of {same.run.path}.")
     if not found:
         raise ConfigError("No run has the number that was asked for.\n  " + "\n  ".join(missing))
     notes += missing
     return list(found.values())
 
 
-def _lack(past: Past, choice: Choice) -> str:
+def _lack(run: RunReader, choice: ComparedNumber) -> str:
     """Why a run has no such number, and what would help."""
-    rounds = choice.rounds(past)
+    rounds = choice.rounds(run)
     if not rounds:
         return f"nothing to report by --protocol {choice.protocol}: no samples were held out for it."
-    parts = [line[choice.part] for line in past.rounds if line["round"] in rounds]
+    if not choice.built_in:
+        return f"no metric {choice.measure!r} in round {words_of(rounds)}."
+    parts = [choice.rules(record) for record in run.rounds if record.round in rounds]
     rules = [rule for rule in parts[0] if all(rule in part for part in parts)]
     if rules:
         return f"no rule {choice.rule!r} here.  It has {', '.join(rules)}."
@@ -324,7 +193,7 @@ def _grouped(judged: Sequence[_Judged]) -> dict[str, list[_Judged]]:
     return found
 
 
-def _order(runs: Sequence[_Judged], choice: Choice) -> tuple[float, str]:
+def _order(runs: Sequence[_Judged], choice: ComparedNumber) -> tuple[float, str]:
     mean = math.fsum(run.value for run in runs) / len(runs)
     return (mean if choice.lower_is_better else -mean), runs[0].label
 
@@ -338,7 +207,7 @@ def _base(rows: Sequence[tuple[str, str]], against: str | None) -> str | None:
     exact = [label for label, _ in rows if label == against]
     found = exact or [label for label, method in rows if method == against]
     if not found:
-        known(against, [label for label, _ in rows], "--against")
+        refuse_unknown(against, [label for label, _ in rows], "--against")
     if len(found) > 1:
         each = " or ".join(f"--against {label!r}" for label in found)
         raise ConfigError(f"--against {against} may be any of {len(found)} rows.  Write {each}.")
@@ -348,27 +217,27 @@ def _base(rows: Sequence[tuple[str, str]], against: str | None) -> str | None:
 def _row(
     label: str,
     runs: Sequence[_Judged],
-    choice: Choice,
+    choice: ComparedNumber,
     others: Mapping[tuple[int, str], float],
     target: float | None,
     usual: Mapping[str, Any],
 ) -> Row:
-    summaries = [run.past.summary or {} for run in runs]
+    summaries = [each.run.ended for each in runs]
     sent = [summary["bytes_up"] + summary["bytes_down"] for summary in summaries]
     differences = [run.value - others[run.pair] for run in runs if run.pair in others]
     yardstick = choice.scope == "own" and choice.measure == "accuracy" and choice.weighting == "weighted"
     majority = [summary["majority"] for summary in summaries if yardstick and summary["majority"] is not None]
     efficient = all(sent) and not choice.lower_is_better
     gain = [run.value / (count / 1e6) for run, count in zip(runs, sent, strict=True)] if efficient else []
-    own = settings(runs[0].past)
+    own = settings(runs[0].run)
     return Row(
         label=label,
-        method=runs[0].past.method,
-        seeds=sorted({run.past.seed for run in runs}),
+        method=runs[0].run.method,
+        seeds=sorted({each.run.seed for each in runs}),
         score=Spread.of([run.value for run in runs]),
         difference=Spread.of(differences) if differences else None,
         per_megabyte=statistics.mean(gain) if gain else None,
-        reached=None if target is None else _reached([run.past for run in runs], choice, target),
+        reached=None if target is None else _reached([each.run for each in runs], choice, target),
         majority=statistics.mean(majority) if majority else None,
         sent=statistics.mean(sent),
         differs={
@@ -379,15 +248,15 @@ def _row(
     )
 
 
-def _reached(pasts: Sequence[Past], choice: Choice, target: float) -> Reached:
+def _reached(runs: Sequence[RunReader], choice: ComparedNumber, target: float) -> Reached:
     firsts = []
-    for past in pasts:
-        values = ((line["round"], choice.of(line)) for line in past.rounds)
+    for run in runs:
+        values = ((record.round, choice.of(record)) for record in run.rounds)
         first = next((round for round, value in values if value is not None and choice.reaches(value, target)), None)
         if first is not None:
             firsts.append(first)
-    everyone = len(firsts) == len(pasts)
-    return Reached(statistics.mean(firsts) if everyone else None, len(firsts), len(pasts))
+    everyone = len(firsts) == len(runs)
+    return Reached(statistics.mean(firsts) if everyone else None, len(firsts), len(runs))
 
 
 def _data(usual: Mapping[str, Any]) -> str:

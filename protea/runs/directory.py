@@ -23,7 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from protea.core.errors import CheckpointError, ConfigError
-from protea.core.files import Sum, locked, named, read_sealed, write_bytes, write_json, write_sealed, write_text
+from protea.core.files import (
+    FileSum,
+    hold_lock,
+    naming_file,
+    read_sealed,
+    write_bytes,
+    write_json,
+    write_sealed,
+    write_text,
+)
 
 LOCK = ".lock"
 BEFORE = {LOCK, "environment.json", ".environment.json.partial", ".config.toml.partial"}  # all there before config.toml
@@ -68,7 +77,7 @@ class RunDirectory:
     def held(self) -> Iterator[None]:
         """Within, no other process may write to this run."""
         taken = f"{self.path} is being written by another process.  Wait, or stop that one."
-        with locked(self.path / LOCK, taken):
+        with hold_lock(self.path / LOCK, taken):
             yield
 
     @contextmanager
@@ -96,7 +105,7 @@ class RunDirectory:
     def check(self) -> None:
         """Raise :class:`CheckpointError` unless the settings are those that the run was made with."""
         known, config = read_sealed(self.path / "environment.json").get("config"), self.path / "config.toml"
-        if known != Sum.of(config).blake2b:
+        if known != FileSum.of(config).blake2b:
             raise CheckpointError(
                 f"{config} is not as it was when the run was made: environment.json has another checksum of it.\n"
                 f"  Undo the change, or run it anew: protea run {config} --out NEW"
@@ -128,7 +137,7 @@ class RunDirectory:
     def append(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Add lines to ``metrics.jsonl`` in one write, on disk when this returns."""
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        with named(self.metrics_path), self.metrics_path.open("a", encoding="utf-8") as file:
+        with naming_file(self.metrics_path), self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

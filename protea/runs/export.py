@@ -1,43 +1,44 @@
-"""All numbers of runs in long form, one per line, for pandas and its like."""
+"""All numbers of runs in long form, one per row, for pandas and other tools."""
 
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
 from io import TextIOWrapper
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from protea.core.errors import ConfigError
-from protea.runs.reader import Line, Past, find
+from protea.core.files import writing
+from protea.federation.record import Line
+from protea.runs.reader import RunReader, find
 from protea.runs.settings_diff import labels
 
 COLUMNS = ("run", "method", "seed", "round", "client", "name", "value")
-Entry = tuple[str, str, int, int, int | None, str, float]
+ExportRow = tuple[str, str, int, int, int | None, str, float]
 
-KEYS = ("kind", "round", "client")  # of a line: what the other columns say
-COUNTED = ("participants", "failures")  # of a round: how many there were
+KEYS = ("kind", "round", "client")  # of a line; they are in columns of their own
+COUNTED = ("participants", "failures")  # of a round's line; exported is how many there were
 
 
-def entries(paths: Iterable[Path | str]) -> Iterator[Entry]:
+def entries(paths: Iterable[Path | str]) -> Iterator[ExportRow]:
     """Every number of every round and client; ``client`` is None where the number is of the whole round.
 
     Runs are read one at a time: together they may be large.
     """
     found = find(paths)
-    for path, label in zip(found, labels([replace(Past.read(p), rounds=[], clients=[]) for p in found]), strict=True):
-        past = Past.read(path)
-        for line in (*past.rounds, *past.clients):
+    for path, label in zip(found, labels([RunReader.read(each, clients=False) for each in found]), strict=True):
+        run = RunReader.read(path)
+        rounds = (record.line() for record in run.rounds)
+        clients = (each.line(record.round) for record in run.rounds for each in record.clients)
+        for line in chain(rounds, clients):
             for name, value in numbers(line):
-                yield str(path), label, past.seed, line["round"], line.get("client"), name, value
+                yield str(path), label, run.seed, line["round"], line.get("client"), name, value
 
 
 def numbers(line: Line) -> Iterator[tuple[str, float]]:
-    """The numbers of a line by their path in it: ``test/head/weighted``, ``geometry/margins/3``."""
+    """The numbers in a line of the metrics by their path in it: ``test/head/weighted``, ``geometry/margins/3``."""
     for name, value in line.items():
         if name in COUNTED:
             yield name, float(len(value))
@@ -56,10 +57,10 @@ def _inner(name: str, value: object) -> Iterator[tuple[str, float]]:
         yield name, float(value)
 
 
-def write_csv(path: Path, found: Iterable[Entry]) -> int:
-    """How many lines it became."""
+def write_csv(path: Path, found: Iterable[ExportRow]) -> int:
+    """Write the rows to a CSV file; the answer is how many there were."""
     count = 0
-    with _whole(path) as file:
+    with writing(path) as file:
         text = TextIOWrapper(file, encoding="utf-8", newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -70,14 +71,14 @@ def write_csv(path: Path, found: Iterable[Entry]) -> int:
     return count
 
 
-def write_parquet(path: Path, found: Iterable[Entry], group: int = 100_000) -> int:
-    """How many lines it became; ``group`` of them are in memory at once."""
+def write_parquet(path: Path, found: Iterable[ExportRow], group: int = 100_000) -> int:
+    """Write the rows to a Parquet file; the answer is how many there were.  ``group`` of them are in memory at once."""
     arrow, parquet = _arrow()
     text, whole = arrow.string(), arrow.int64()
     kinds = (text, text, whole, whole, whole, text, arrow.float64())
     schema = arrow.schema(list(zip(COLUMNS, kinds, strict=True)))
     left, count = iter(found), 0
-    with _whole(path) as file, parquet.ParquetWriter(file, schema) as writer:
+    with writing(path) as file, parquet.ParquetWriter(file, schema) as writer:
         while rows := list(islice(left, group)):
             columns = [arrow.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
             writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
@@ -94,18 +95,3 @@ def _arrow() -> tuple[Any, Any]:
             "--parquet needs pyarrow, which is not installed.  Add it: pip install -e '.[parquet]'.  Or write --csv."
         ) from error
     return pyarrow, parquet
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that has its name only once it is whole, as in runs/store.py, for contents too large for memory."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from protea.core.files import write_text
 from protea.data.new_samples import NewSamples, SampleForm
-from protea.evaluation.counts import Tally
+from protea.evaluation.counts import Counts
 from protea.runs.trained import TrainedClient, confusion_matrix
 
 TOGETHER = 1024  # samples of one call; the client cuts them into batches of its own
@@ -36,13 +36,13 @@ class Predictions:
         return [self.names[place] for place in self.probabilities.argmax(1).tolist()]
 
     @property
-    def counts(self) -> Tally | None:
+    def counts(self) -> Counts | None:
         """Hits and answers by class, from which accuracies follow; ``None`` without labels."""
         labels = self.samples.labels
-        return None if labels is None else Tally.of(self.probabilities.log(), labels)
+        return None if labels is None else Counts.of(self.probabilities.log(), labels)
 
     def confusion(self) -> Tensor | None:
-        """How often each class (row) was answered as each class (column); ``None`` without labels."""
+        """Count how often each class (row) was answered as each class (column); ``None`` without labels."""
         labels = self.samples.labels
         return None if labels is None else confusion_matrix(labels, self.probabilities.argmax(1), len(self.names))
 
@@ -53,9 +53,9 @@ class Predictions:
         return [self.samples.key, "predicted", "probability", *(f"p_{name}" for name in self.names), *true]
 
     def rows(self) -> Iterator[list[str]]:
-        """The table: what a sample is called, its likeliest class with its probability, all probabilities, its label.
+        """Give the table row by row: the sample's key, its likeliest class and that one's probability, all probabilities.
 
-        Probabilities have nine digits, which are all that a float32 has.
+        The label is last, where it is known.  Probabilities have nine digits, which are all that a float32 has.
         """
         labels = self.samples.labels
         for row, answer in enumerate(self.answers):
@@ -74,7 +74,7 @@ class Predictions:
 
 
 def form_of(client: TrainedClient, names: tuple[str, ...], *, resize: bool = False) -> SampleForm:
-    """What a client's samples look like."""
+    """Describe what a client's samples look like."""
     data = client.client.train.dataset
     texts = client.model.view is not None
     return SampleForm(names, () if texts else data.shape, data.x.dtype, texts, resize)

@@ -33,7 +33,7 @@ def in_notebook() -> bool:
 
 
 def client_jobs(experiment: Experiment, round: int) -> int:
-    """How many jobs clients get in a round: to train, and in some rounds to be evaluated."""
+    """Count the jobs that clients get in a round: to train, and in some rounds to be evaluated."""
     settings, taking = experiment.evaluation, participants(experiment.clients, experiment.fraction)
     evaluated = experiment.clients if settings.clients == "all" else taking
     times = settings.due(round, experiment.rounds) + settings.shared_due(round, experiment.rounds)
@@ -41,7 +41,7 @@ def client_jobs(experiment: Experiment, round: int) -> int:
 
 
 def why_inline(experiment: Experiment) -> str | None:
-    """Why clients run one after another in a notebook, and what would change that; ``None`` where they do not."""
+    """Say why clients run one after another in a notebook, and what would change that; ``None`` where they do not."""
     if experiment.engine.name != "auto" or experiment.engine_name != "inline":
         return None
     names = sorted(set(re.findall(r"__main__:(\w+)", experiment_to_toml(experiment))))
@@ -100,7 +100,7 @@ class Progress(Observer):
             self._update()
 
     def _seconds_left(self) -> float | None:
-        """By the rounds so far, but for the first, which has the start-up in it."""
+        """Estimate by the rounds so far, but for the first, which has the start-up in it."""
         if not self.ends:
             return None
         several = len(self.ends) > 1

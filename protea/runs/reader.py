@@ -6,41 +6,37 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from protea.core.errors import ConfigError
+from protea.federation.record import DataRecord, Record, read_metrics
 from protea.runs.directory import RunDirectory
-
-Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Past:
-    """One run."""
+class RunReader:
+    """One run: its settings, its rounds so far, and its summary if it has ended."""
 
     path: Path
     config: dict[str, Any]
-    data: Line  # class names; each client's architecture and class counts
-    rounds: list[Line]
-    clients: list[Line]
-    summary: dict[str, Any] | None  # None until it has ended
+    data: DataRecord = field(default_factory=DataRecord)
+    rounds: list[Record] = field(default_factory=list)
+    summary: dict[str, Any] | None = None  # None until it has ended
 
     @classmethod
-    def read(cls, path: Path | str) -> Past:
+    def read(cls, path: Path | str, *, clients: bool = True) -> RunReader:
+        """The run in a directory; without ``clients``, the rounds have no records of single clients, which are many."""
         run = RunDirectory.open(Path(path))
-        lines: dict[str, list[Line]] = {"data": [], "round": [], "client": []}
         try:
-            for line in run.metrics():
-                lines[line["kind"]].append(line)
+            data, rounds = read_metrics(run.metrics(), clients)
             config = tomllib.loads((run.path / "config.toml").read_text(encoding="utf-8"))
             summary = run.summary()
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, IndexError) as error:
             raise ConfigError(f"{path} cannot be read as a run: {error!r}.") from error
-        data = lines["data"][0] if lines["data"] else {"classes": [], "clients": []}
-        return cls(run.path, config, data, lines["round"], lines["client"], summary)
+        return cls(run.path, config, data, rounds, summary)
 
     @property
     def method(self) -> str:
@@ -52,16 +48,22 @@ class Past:
 
     @property
     def seed(self) -> int:
+        """The seed of all its draws."""
         return int(self.config.get("seed", 1))
 
     @property
-    def scored(self) -> list[Line]:
-        """The rounds that were evaluated."""
-        return [line for line in self.rounds if line["test"]]
+    def scored(self) -> list[Record]:
+        """The rounds in which clients were evaluated."""
+        return [record for record in self.rounds if record.test]
+
+    @property
+    def ended(self) -> dict[str, Any]:
+        """The summary of a run that has ended; empty of one that has not."""
+        return self.summary or {}
 
     @cached_property
     def partition(self) -> str:
-        """A mark of who has which samples: equal for equal splits of the same data."""
+        """A checksum of who has which samples: equal for equal splits of the same data."""
         file = self.path / "partition.json"
         if not file.exists():
             return f"of {self.path}"  # a federation over a network: nobody knows
@@ -70,17 +72,17 @@ class Past:
         return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def unwell(groups: Mapping[str, Sequence[Past]]) -> list[str]:
+def unwell(groups: Mapping[str, Sequence[RunReader]]) -> list[str]:
     """What runs warned of at their end: once for each group and kind of doubt, in the words of the first run."""
     found = []
-    for name, pasts in groups.items():
-        doubts: dict[str, list[Past]] = {}
-        for past in pasts:
-            for kind in (past.summary or {}).get("warnings", {}):
-                doubts.setdefault(kind, []).append(past)
+    for name, runs in groups.items():
+        doubts: dict[str, list[RunReader]] = {}
+        for run in runs:
+            for kind in run.ended.get("warnings", {}):
+                doubts.setdefault(kind, []).append(run)
         for kind, doubtful in doubts.items():
-            seeds = ", ".join(str(past.seed) for past in doubtful)
-            texts = [(past.summary or {})["warnings"][kind] for past in doubtful]
+            seeds = ", ".join(str(run.seed) for run in doubtful)
+            texts = [run.ended["warnings"][kind] for run in doubtful]
             whose = "" if len(set(texts)) == 1 else f" (Numbers of seed {doubtful[0].seed}.)"
             found.append(f"{name}, seed{'s' if len(doubtful) > 1 else ''} {seeds}: {texts[0]}{whose}")
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.config.experiment import Experiment
-from protea.config.units import percent, size
+from protea.config.units import format_bytes, percent
 from protea.config.words import PROTOCOLS, RULES
 from protea.evaluation.scores import Score
 from protea.federation.record import Record
@@ -70,13 +70,13 @@ class Result:
         return dict(self.summary["warnings"])
 
     def _repr_html_(self) -> str:
-        """The headline numbers, for a notebook."""
+        """Show the headline numbers, for a notebook."""
         rows: list[tuple[str, object]] = [
             ("method", self.method),
             ("accuracy", f"{percent(self.accuracy)} %, {PROTOCOLS[self.summary['made']['protocol']]}"),
-            *((f"{RULES.get(rule, rule)}", f"{percent(score.weighted)} %") for rule, score in self.by_rule.items()),
+            *((f"by {RULES.get(rule, rule)}", f"{percent(score.weighted)} %") for rule, score in self.by_rule.items()),
             ("commonest class", f"{percent(self.summary['majority'])} %"),
-            ("sent", f"{size(self.summary['bytes_up'])} up, {size(self.summary['bytes_down'])} down"),
+            ("sent", f"{format_bytes(self.summary['bytes_up'])} up, {format_bytes(self.summary['bytes_down'])} down"),
         ]
         rows += [("warning", text) for text in self.warnings.values()]
         return html_table(rows)

@@ -18,7 +18,7 @@ from protea.clients.state_files import save_server
 from protea.config.experiment import Experiment, load_experiment, method_label
 from protea.config.units import percent
 from protea.core.errors import CheckpointError, ConfigError, ProteaError
-from protea.core.payload import halved, to_bytes
+from protea.core.payload import to_bytes, to_half
 from protea.core.prototypes import Prototypes
 from protea.federation.loop import Federation
 from protea.federation.record import Record
@@ -178,7 +178,7 @@ class Run:
         with self.directory.writing():
             self.directory.append(record.lines())
             if self.setup.evaluation.snapshot_due(record.round, self.setup.rounds):
-                self.directory.keep_snapshot(record.round, to_bytes(halved(loop.look())))
+                self.directory.keep_snapshot(record.round, to_bytes(to_half(loop.look())))
         if record.round % self.setup.checkpoint.every == 0 or record.round == self.setup.rounds:
             self._save(loop)
 
@@ -252,11 +252,13 @@ class Run:
         try:
             import pandas
         except ModuleNotFoundError:
-            raise ConfigError("run.table() needs pandas, which is not installed.  Type: pip install pandas") from None
+            raise ConfigError(
+                "run.table() needs pandas, which is not installed.  Type: pip install 'protea[pandas]'"
+            ) from None
         return pandas.DataFrame(client_rows(self.records) if clients else round_rows(self.records))
 
     def _repr_html_(self) -> str:
-        """How far the run is, for a notebook."""
+        """Show how far the run is, for a notebook."""
         records, evaluated = self.records, [record for record in self.records if record.accuracy is not None]
         rows: list[tuple[str, object]] = [("run", "in memory" if self.directory is None else self.directory.path)]
         with suppress(ProteaError):  # a script's own method, which cannot be found here

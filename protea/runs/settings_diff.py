@@ -8,34 +8,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from protea.core.errors import ConfigError, nearest
-from protea.runs.reader import Past
+from protea.runs.reader import RunReader
 
-# Settings in three groups.  These do not matter: seeds are what means are taken over, the rest moves no number.
+# Settings are of three groups.  These may differ: means are taken over seeds, and the others move no number.
 FREE = (
     "seed", "data.seed", "device", "engine", "checkpoint",
     "limits", "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.protocol",
+    "evaluation.rules", "evaluation.metrics",
 )  # fmt: skip
 # Of the others, these must be the same in one table; all that remain make a row of their own.
 SAME = ("rounds", "clients", "fraction", "data", "evaluation")
 
 
-def settings(past: Past) -> dict[str, Any]:
-    """All that makes a run's numbers but its seed, by name: ``training.lr``."""
-    return {name: value for name, value in flat(past.config).items() if not under(name, FREE)}
+def settings(run: RunReader) -> dict[str, Any]:
+    """The settings that make a run's numbers, but for its seed, by name: ``training.lr``."""
+    # An empty list says no more than none, and earlier versions did not write it.
+    return {name: value for name, value in flat(run.config).items() if value != [] and not under(name, FREE)}
 
 
-def labels(pasts: Sequence[Past]) -> list[str]:
+def labels(runs: Sequence[RunReader]) -> list[str]:
     """Each run's method and what sets it apart: ``fedproto pull=1``.  Runs that differ in their seed have the same.
 
     The method's own settings are told apart among runs of that method, all others among all runs.  What should be the
     same is named where it is not as in most; if that is more than one setting, by a number.
     """
-    tables, usual = [settings(past) for past in pasts], usual_settings(pasts)
+    tables, usual = [settings(run) for run in runs], usual_settings(runs)
     common = [name for name in differing(tables) if not under(name, ["method"])]
     found, kinds = [], list[str]()
-    for past, table in zip(pasts, tables, strict=True):
-        alike = [other for run, other in zip(pasts, tables, strict=True) if run.method == past.method]
-        own = [name for name in differing(alike) if under(name, ["method"])]
+    for run, table in zip(runs, tables, strict=True):
+        of_method = [other for each, other in zip(runs, tables, strict=True) if each.method == run.method]
+        own = [name for name in differing(of_method) if under(name, ["method"])]
         words = [_word(name, table) for name in own + common if name in table and not under(name, SAME)]
         odd = [name for name in common if under(name, SAME) and _mark(table.get(name)) != _mark(usual.get(name))]
         if len(odd) > 1:
@@ -44,7 +46,7 @@ def labels(pasts: Sequence[Past]) -> list[str]:
             words.append(f"({kinds.index(kind) + 1})")
         else:
             words += [_word(name, table) for name in odd]
-        found.append(" ".join([past.method, *words]))
+        found.append(" ".join([run.method, *words]))
     return found
 
 
@@ -52,21 +54,21 @@ def _word(name: str, table: Mapping[str, Any]) -> str:
     return f"{name.removeprefix('method.')}={shown(table.get(name))}"
 
 
-def chosen(pasts: Sequence[Past], where: Sequence[str]) -> list[Past]:
+def chosen(runs: Sequence[RunReader], where: Sequence[str]) -> list[RunReader]:
     """Runs that have all the settings ``a.b=c``, seeds included."""
-    found = list(pasts)
+    found = list(runs)
     for each in where:
         name, equals, value = each.partition("=")
         if not equals:
             raise ConfigError(
                 f"--where {each} names no value.  Write --where setting=value, such as --where rounds=20."
             )
-        every = [flat(past.config) for past in pasts]
+        every = [flat(run.config) for run in runs]
         if not any(name in table for table in every):
             raise ConfigError(
                 f"--where {each}: no run has this setting.  {nearest(name, {n for t in every for n in t})}"
             )
-        found = [past for past in found if shown(flat(past.config).get(name)) == value]
+        found = [run for run in found if shown(flat(run.config).get(name)) == value]
         if not found:
             there = sorted({shown(table.get(name)) for table in every})
             raise ConfigError(f"--where {each} leaves no run.  There is {name}={words_of(there)}.")
@@ -82,18 +84,18 @@ def shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def refuse_different(pasts: Sequence[Past]) -> None:
+def refuse_different(runs: Sequence[RunReader]) -> None:
     """Say which settings differ that should not, between which runs."""
-    tables = [settings(past) for past in pasts]
+    tables = [settings(run) for run in runs]
     found = []
     for name in differing(tables):
         if under(name, SAME):
             values = [shown(table.get(name)) for table in tables]
-            found.append(f"  {name}: " + who(values, pasts))
-    for seed in sorted({past.seed for past in pasts}):
-        same = [past for past in pasts if past.seed == seed]
-        if not found and len({past.partition for past in same}) > 1:
-            found.append(f"  who has which samples, with seed {seed}: " + who([past.partition for past in same], same))
+            found.append(f"  {name}: " + who(values, runs))
+    for seed in sorted({run.seed for run in runs}):
+        same = [run for run in runs if run.seed == seed]
+        if not found and len({run.partition for run in same}) > 1:
+            found.append(f"  who has which samples, with seed {seed}: " + who([run.partition for run in same], same))
     if found:
         raise ConfigError(
             "These runs do not compare: their numbers were made in different ways.\n"
@@ -102,9 +104,9 @@ def refuse_different(pasts: Sequence[Past]) -> None:
         )
 
 
-def usual_settings(pasts: Sequence[Past]) -> dict[str, Any]:
+def usual_settings(runs: Sequence[RunReader]) -> dict[str, Any]:
     """Of each setting that should be the same, the value that most runs have."""
-    tables = [settings(past) for past in pasts]
+    tables = [settings(run) for run in runs]
     names = dict.fromkeys(name for table in tables for name in table if under(name, SAME))
     found = {name: Counter(_mark(table.get(name)) for table in tables).most_common(1)[0][0] for name in names}
     return {name: json.loads(mark) for name, mark in found.items() if mark != "null"}
@@ -132,17 +134,19 @@ def flat(table: Mapping[str, Any], mark: str = ".", above: str = "") -> dict[str
 
 
 def under(name: str, groups: Iterable[str]) -> bool:
+    """Whether a setting is one of the groups, or within one: ``data.split.test`` is under ``data``."""
     return any(name == group or name.startswith(f"{group}.") for group in groups)
 
 
-def who(values: Sequence[str], pasts: Sequence[Past]) -> str:
+def who(values: Sequence[str], runs: Sequence[RunReader]) -> str:
     """``6 in runs/a, runs/b; 30 in runs/c``."""
     found: dict[str, list[str]] = {}
-    for value, past in zip(values, pasts, strict=True):
-        found.setdefault(value, []).append(str(past.path))
+    for value, run in zip(values, runs, strict=True):
+        found.setdefault(value, []).append(str(run.path))
     return "; ".join(f"{value} in {words_of(paths)}" for value, paths in found.items())
 
 
 def words_of(values: Sequence[object], most: int = 4) -> str:
+    """The first few values, and how many more there are."""
     more = f" and {len(values) - most} more" if len(values) > most else ""
     return ", ".join(map(str, values[:most])) + more

@@ -18,9 +18,9 @@ from protea.config.sections import Checkpoint, Evaluation
 from protea.config.toml import to_table
 from protea.config.units import in_bytes
 from protea.core.client import Client
-from protea.core.devices import device
+from protea.core.devices import choose_device
 from protea.core.errors import ConfigError
-from protea.core.files import named
+from protea.core.files import naming_file
 from protea.core.method import Method
 from protea.core.rng import Streams
 from protea.core.server import Server
@@ -150,7 +150,7 @@ class Simulation(RunSetup):
         return self.factory.describe()
 
     def keep(self, directory: RunDirectory) -> None:
-        with named(directory.partition_path):
+        with naming_file(directory.partition_path):
             self.factory.data.save_partition(directory.partition_path)
 
     def federation(self, watch: Watch) -> Federation:
@@ -204,7 +204,7 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
         training=experiment.training,
         augment=data.augment if data.augment.crop or data.augment.flip else None,
         rounds=experiment.rounds,
-        device=device(experiment.device),
+        device=choose_device(experiment.device),
         gives_public=experiment.method.needs.public_data,
         gives_test=experiment.evaluation.shared != "never",
     )

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from protea.config.experiment import Experiment, method_label
 from protea.config.sections import Evaluation
-from protea.config.words import Protocol
+from protea.config.words import SCOPES, WEIGHTINGS, Protocol
 from protea.data.federated import Federated
 from protea.evaluation.protocols import Reported, headline, report
 from protea.federation.record import Record
@@ -60,8 +60,8 @@ def made(main: Reported | None, settings: Evaluation) -> dict[str, Any]:
     """How the headline accuracy was made: two numbers compare only if all but the rounds are the same."""
     return {
         "rule": "method",
-        "scope": "clients' own test samples",
-        "weighting": "every sample once",
+        "scope": SCOPES["own"],
+        "weighting": WEIGHTINGS["weighted"],
         "protocol": main.protocol if main else settings.protocol,
         "rounds": main.rounds if main else [],
         "clients": settings.clients,

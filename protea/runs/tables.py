@@ -20,6 +20,7 @@ def round_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
             **{f"validation_{rule}": score.weighted for rule, score in record.validation.items()},
             **{f"ensemble_{rule}": score.ensemble for rule, score in record.shared.items()},
             **{f"server_{rule}": accuracy for rule, accuracy in record.server.items()},
+            **{name: score.weighted for name, score in record.metrics.items()},
             **record.values,
             "participants": len(record.participants),
             "failures": len(record.failures),
@@ -40,8 +41,9 @@ def client_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
             "accuracy": client.accuracy,
             "loss": client.loss,
             **{f"test_{rule}": client.accuracy_by(rule, "test") for rule in record.test},
-            "bytes_up": client.up,
-            "bytes_down": client.down,
+            **client.metrics,
+            "bytes_up": None if client.bytes is None else client.bytes.up,
+            "bytes_down": None if client.bytes is None else client.bytes.down,
         }
         for record in records
         for client in record.clients
@@ -49,7 +51,7 @@ def client_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def html_table(rows: Iterable[tuple[str, object]]) -> str:
-    """Two columns, names and values, for a notebook."""
+    """Lay out names and values in two columns, for a notebook."""
     left = 'style="text-align: left"'  # notebooks put cells to the right
     cells = (f"<th {left}>{html.escape(name)}</th><td {left}>{html.escape(str(value))}</td>" for name, value in rows)
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from protea.clients.state_files import load_client, load_server
-from protea.core.client import LOOK, Client
+from protea.core.client import EVALUATION_BATCH, Client
 from protea.core.errors import ConfigError, DataError, nearest
 from protea.core.method import Method
 from protea.core.payload import pack, unpack
@@ -21,7 +21,7 @@ from protea.core.prototypes import Prototypes
 from protea.core.samples import normalise
 from protea.core.server import Server
 from protea.core.split_model import SplitModel
-from protea.data.convert import inputs
+from protea.data.convert import to_inputs
 from protea.evaluation import rules
 from protea.evaluation.counts import probabilities
 from protea.runs.setup import RunSetup
@@ -37,6 +37,7 @@ class TrainedClient:
     client: Client
     method: Method[Any, Any]
     down: Any  # the last broadcast; None if there was none
+    own_rules: tuple[rules.Rule, ...] = ()  # those of the user, which can be asked for by name
 
     @property
     def id(self) -> int:
@@ -54,7 +55,7 @@ class TrainedClient:
 
         ``x`` is as the model was trained: float32 as they are, bytes of images, or texts.
         """
-        answer, batches = self._rule(rule), self._inputs(x).split(LOOK)
+        answer, batches = self._rule(rule), self._inputs(x).split(EVALUATION_BATCH)
         if not batches[0].numel():
             return torch.zeros(0, self.client.classes)
         return torch.cat([probabilities(answer(batch.to(self.client.device))).float().cpu() for batch in batches])
@@ -69,10 +70,10 @@ class TrainedClient:
             said = torch.cat([answer(x).argmax(1).cpu() for x, _ in self.client.batches(data)])
         return confusion_matrix(data.y.cpu(), said, self.client.classes)
 
-    def _rule(self, rule: str) -> rules.Rule:
-        self.client.rest()
+    def _rule(self, rule: str) -> rules.Answer:
+        self.client.set_evaluation()
         local = self.client.prototypes() if rule == "local_prototypes" else None
-        ways = rules.of_client(self.method, self.client, self.down, local)
+        ways = rules.of_client(self.method, self.client, self.down, local, self.own_rules)
         if rule not in ways:
             raise ConfigError(f"Client {self.id} has no rule {rule!r}.  {nearest(rule, ways)}")
         return ways[rule]
@@ -83,7 +84,7 @@ class TrainedClient:
             if isinstance(x, str) or not all(isinstance(text, str) for text in x):
                 raise DataError("This model reads texts: give a list of strings.")
             return view(list(x))
-        found = x if isinstance(x, Tensor) else inputs(np.asarray(x))
+        found = x if isinstance(x, Tensor) else to_inputs(np.asarray(x))
         tokens = self.client.train.dataset.x.dtype == torch.int64
         found = normalise(found) if found.dtype == torch.uint8 else found.to(torch.int64 if tokens else torch.float32)
         expected = self.client.train.shape
@@ -98,7 +99,7 @@ class TrainedClient:
 
 
 def confusion_matrix(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
-    """How often each class (row) was answered as each class (column).
+    """Count how often each class (row) was answered as each class (column).
 
     >>> confusion_matrix(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), 2)
     tensor([[1, 0],
@@ -140,4 +141,4 @@ class TrainedState:
         with server.rng.at("round", self.round).default("broadcast"):
             sent = pack(method.broadcast(server, id))
         down = unpack(method.down, {name: tensor.to(client.device) for name, tensor in sent.items()})
-        return TrainedClient(client, method, down)
+        return TrainedClient(client, method, down, self.setup.evaluation.rules)

@@ -1,4 +1,4 @@
-"""Signs that a run is not well, said in words."""
+"""Signs that something is wrong with a run, said in words."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from protea.federation.record import Record
 
-NEAR = 0.01  # of accuracy
+NEAR = 0.01  # difference in accuracy that is taken for none
 COLLAPSED = 0.01  # distance of global prototypes, as a share of the spread of a client's class
 
 
 def warnings(records: Sequence[Record], majority: float | None, names: Sequence[str]) -> dict[str, str]:
-    """What a careful reader of the records would ask about, by kind of doubt."""
+    """What a careful reader of the records would ask about: a sentence for each kind of doubt."""
     scored = [record for record in records if record.test]
     if not scored:
         return {}
@@ -26,6 +26,7 @@ def warnings(records: Sequence[Record], majority: float | None, names: Sequence[
 
 
 def at_majority(last: Record, majority: float | None) -> str | None:
+    """Doubt an accuracy that always answering a client's commonest class would reach too."""
     accuracy = last.accuracy
     if majority is None or accuracy is None or accuracy > majority + NEAR:
         return None
@@ -37,6 +38,7 @@ def at_majority(last: Record, majority: float | None) -> str | None:
 
 
 def nobody_answers(last: Record, names: Sequence[str]) -> str | None:
+    """Name the classes that no client ever answers, though there are samples of them."""
     if not last.classes:
         return None
     pairs = zip(last.classes["samples"], last.classes["answers"], strict=True)
@@ -48,6 +50,7 @@ def nobody_answers(last: Record, names: Sequence[str]) -> str | None:
 
 
 def collapsed(last: Record) -> str | None:
+    """Doubt global prototypes that lie at one point."""
     lie = last.geometry
     if lie is None or lie.apart is None or lie.intra is None or lie.apart > COLLAPSED * lie.intra:
         return None
@@ -58,7 +61,7 @@ def collapsed(last: Record) -> str | None:
 
 
 def not_falling(records: Sequence[Record]) -> dict[str, str]:
-    """Losses of the server that are no lower at the end than in the round they first appeared in."""
+    """Doubt losses of the server that are no lower at the end than in the round they first appeared in."""
     found = {}
     for name, now in records[-1].values.items():
         if now is None:

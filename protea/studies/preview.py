@@ -13,7 +13,7 @@ from protea.clients.factory import ClientFactory
 from protea.clients.plan import WorkerPlan
 from protea.config.experiment import Experiment
 from protea.config.sections import participants
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
 from protea.data.federated import Federated
@@ -57,7 +57,7 @@ def seconds(experiment: Experiment, recipe: ClientFactory, models: list[SplitMod
     """About how long a round takes: one training step of each architecture is timed."""
     plan, each = experiment.training, []
     rows = torch.arange(max(2, plan.batch)) % len(recipe.data.dataset)
-    with threads(experiment.engine.threads), Streams(experiment.seed).default("preview"):
+    with torch_threads(experiment.engine.threads), Streams(experiment.seed).default("preview"):
         for model in models:
             x, y = recipe.samples(rows, model.view).batch(torch.arange(len(rows)))
             optimizer = plan.make_optimizer(model.parameters(), plan.lr)

@@ -7,19 +7,22 @@ import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from protea.config.experiment import Experiment, experiment_to_toml
-from protea.config.units import size
-from protea.config.words import PROTOCOLS, Protocol
+from protea.config.units import format_bytes
+from protea.config.words import PROTOCOLS, SCOPES, Protocol
 from protea.core.errors import ClientError
 from protea.core.files import write_text
 from protea.core.rng import Streams
+from protea.evaluation.protocols import best_round
+from protea.federation.record import Record
 from protea.methods.local import Local
-from protea.models.architectures import parameters
+from protea.models.architectures import count_parameters
 from protea.runs.observers import Observer
-from protea.runs.reader import Line, Past, unwell
+from protea.runs.reader import RunReader, unwell
 from protea.runs.run import Run
 from protea.runs.setup import prepare
 from protea.studies import preview
@@ -27,7 +30,7 @@ from protea.studies.papers import Measure, Number
 from protea.studies.papers.plan import Plan, Planned
 
 MEASURES: dict[Measure, str] = {
-    "test": "Accuracy in % on the clients' own test samples, every sample counting once",
+    "test": f"Accuracy in % on the {SCOPES['own']}, every sample counting once",
     "ensemble": "Accuracy in % of all clients together on the shared test set",
     "server": "Accuracy in % of the server's model on the shared test set",
     "numbers": "Millions of numbers that travel in a round",
@@ -57,11 +60,11 @@ def costs(runs: Sequence[Planned]) -> dict[Path, RunCost]:
 
 
 def cost(each: Experiment) -> RunCost:
-    recipe = prepare(each)
+    factory = prepare(each)
     with Streams(each.seed).default("preview"):
-        models = [recipe.make(member) for member in recipe.members]
-    sizes = [4 * sum(parameters(model).values()) for model in models]
-    seconds = each.rounds * preview.seconds(each, recipe, models)
+        models = [factory.make(member) for member in factory.members]
+    sizes = [4 * sum(count_parameters(model).values()) for model in models]
+    seconds = each.rounds * preview.seconds(each, factory, models)
     models_of_all = sum(sizes[client % len(sizes)] for client in range(each.clients))
     return RunCost(seconds, each.checkpoint.keep * models_of_all)
 
@@ -109,27 +112,33 @@ class OurNumber:
         return "-" if self.mean is None or paper.mean is None else f"{self.mean - paper.mean:+.2f}"
 
 
-def value(past: Past, measure: Measure, protocol: str, rule: str = "method") -> float | None:
+def value(reader: RunReader, measure: Measure, protocol: str, rule: str = "method") -> float | None:
     """A run's number; None where it has none of the kind."""
     if measure == "numbers":
-        last = past.rounds[-1]
-        return float(last["bytes_up"] + last["bytes_down"]) / 4e6
+        last = reader.rounds[-1]
+        return float(last.bytes_up + last.bytes_down) / 4e6
     if measure == "test":
-        reported = (past.summary or {}).get("protocols", {}).get(protocol)
+        reported = reader.ended.get("protocols", {}).get(protocol)
         score = reported["test"].get(rule) if reported else None
         return None if score is None else 100 * float(score["weighted"])
-    found = [score for line in past.rounds if (score := shared_accuracy(line, measure, rule)) is not None]
-    if not found or protocol == "validation":
-        return None
+    scores = partial(shared_accuracy, measure=measure, rule=rule)
+    rounds = [record for record in reader.rounds if scores(record) is not None]
     if protocol == "best":
-        return 100 * max(found)
-    return 100 * statistics.fmean(found[-5:] if protocol == "last5" else found[-1:])
+        best = best_round(rounds, scores, of_all=False)
+        rounds = [] if best is None else [best]
+    elif protocol == "validation":
+        return None
+    else:
+        rounds = rounds[-5:] if protocol == "last5" else rounds[-1:]
+    found = [score for record in rounds if (score := scores(record)) is not None]
+    return 100 * statistics.fmean(found) if found else None
 
 
-def shared_accuracy(line: Line, measure: Measure, rule: str) -> float | None:
-    """Of the server's model by its head, or of all clients together; None in rounds without."""
-    found = line["server"].get("head") if measure == "server" else line["shared"].get(rule, {}).get("ensemble")
-    return None if found is None else float(found)
+def shared_accuracy(record: Record, measure: Measure, rule: str) -> float | None:
+    """The accuracy of the server's model by its head, or of all clients together; None in rounds without."""
+    if measure == "server":
+        return record.server.get("head")
+    return record.shared[rule].ensemble if rule in record.shared else None
 
 
 class TableResults:
@@ -137,20 +146,20 @@ class TableResults:
 
     def __init__(self, plan: Plan, failed: dict[Path, str]) -> None:
         self.plan, self.failed = plan, failed
-        self.past = {each.path: Past.read(each.path) for each in plan.runs if each.finished}
+        self.readers = {each.path: RunReader.read(each.path) for each in plan.runs if each.finished}
 
     @property
     def protocol(self) -> str:
         return self.plan.runs[0].experiment.evaluation.protocol if self.plan.runs else "final"
 
-    def of(self, cell: str, row: str) -> list[tuple[Planned, Past]]:
+    def of(self, cell: str, row: str) -> list[tuple[Planned, RunReader]]:
         runs = (each for each in self.plan.runs if (each.cell, each.row) == (cell, row))
-        return [(each, self.past[each.path]) for each in runs if each.path in self.past]
+        return [(each, self.readers[each.path]) for each in runs if each.path in self.readers]
 
     def ours(
         self, cell: str, row: str, measure: Measure, protocol: str | None = None, rule: str = "method"
     ) -> OurNumber:
-        found = (value(past, measure, protocol or self.protocol, rule) for _, past in self.of(cell, row))
+        found = (value(reader, measure, protocol or self.protocol, rule) for _, reader in self.of(cell, row))
         return OurNumber([each for each in found if each is not None])
 
     def pairs(self, measure: Measure) -> list[tuple[str, str, Number, OurNumber]]:
@@ -167,11 +176,11 @@ class TableResults:
     def warnings(self) -> list[str]:
         """What runs warned of at their end, once for each place of the table."""
         places = dict.fromkeys((each.cell, each.row) for each in self.plan.runs)
-        return unwell({f"{row}, {cell}": [past for _, past in self.of(cell, row)] for cell, row in places})
+        return unwell({f"{row}, {cell}": [reader for _, reader in self.of(cell, row)] for cell, row in places})
 
     def majority(self, cell: str) -> float | None:
         """Accuracy of always answering a client's commonest class."""
-        runs = (past.summary for row in self.plan.rows for _, past in self.of(cell, row))
+        runs = (reader.summary for row in self.plan.rows for _, reader in self.of(cell, row))
         found: list[float] = [one["majority"] for one in runs if one and one["majority"] is not None]
         return 100 * found[0] if found else None
 
@@ -214,7 +223,7 @@ def made(results: TableResults) -> str:
 
 
 def beside(results: TableResults, measure: Measure) -> str:
-    """The paper's layout, with both numbers in each place."""
+    """A table in the form of the paper's, with both numbers in each place."""
     plan = results.plan
     cells: dict[str, list[str]] = {}
     for _, row, paper, ours in results.pairs(measure):
@@ -231,17 +240,17 @@ def every_run(results: TableResults) -> str:
     protocols = [name for name in get_args(Protocol) if name != "validation"]
     lines = []
     for each in results.plan.runs:
-        past = results.past.get(each.path)
-        if past is None or past.summary is None:
+        reader = results.readers.get(each.path)
+        if reader is None or reader.summary is None:
             lines.append(
                 [each.cell, each.row, str(each.seed), *["-"] * (len(protocols) + 2 + len(others) + 2), each.path.name]
             )
             continue
-        numbers = [value(past, "test", protocol) for protocol in protocols]
-        numbers += [value(past, "test", results.protocol, rule) for rule in ("head", "local_prototypes")]
-        numbers += [value(past, measure, results.protocol) for measure in others]
-        travelled = size(past.summary["bytes_up"] + past.summary["bytes_down"])
-        spent = f"{past.summary['cost']['seconds']:.0f} s"
+        numbers = [value(reader, "test", protocol) for protocol in protocols]
+        numbers += [value(reader, "test", results.protocol, rule) for rule in ("head", "local_prototypes")]
+        numbers += [value(reader, measure, results.protocol) for measure in others]
+        travelled = format_bytes(reader.summary["bytes_up"] + reader.summary["bytes_down"])
+        spent = f"{reader.summary['cost']['seconds']:.0f} s"
         shown = ["-" if number is None else f"{number:.2f}" for number in numbers]
         lines.append([each.cell, each.row, str(each.seed), *shown, travelled, spent, each.path.name])
     return markdown(

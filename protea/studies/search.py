@@ -14,7 +14,8 @@ from protea.core.errors import ConfigError
 from protea.core.files import write_text
 from protea.core.rng import Streams
 from protea.data.partition.file import PartitionFile
-from protea.runs.reader import Past
+from protea.evaluation.protocols import accuracy_on_validation, best_round
+from protea.runs.reader import RunReader
 from protea.studies.grid import NUMBER, SweepAxis, SweepRun, SweepSource, check, method_of, title
 from protea.studies.sweep import Sweep, SweepBoard, SweepOutcome, play
 
@@ -146,11 +147,12 @@ def chosen(entry: SweepRun, space: Sequence[Dimension]) -> dict[str, Any]:
 
 
 def validation(directory: Path) -> float:
-    """The best round's accuracy on validation samples, by the method's own rule."""
-    scores = [line["validation"]["method"]["weighted"] for line in Past.read(directory).rounds if line["validation"]]
-    if not scores:
+    """The best round's accuracy on validation samples, by the method's own rule, of whichever clients it evaluated."""
+    rounds = RunReader.read(directory, clients=False).rounds
+    best = best_round(rounds, accuracy_on_validation, of_all=False)
+    if best is None:
         raise ConfigError(f"{directory} has no validation samples, by which a search must go.")
-    return float(max(scores))
+    return best.validation["method"].weighted
 
 
 def propose(space: Sequence[Dimension], history: Sequence[tuple[Mapping[str, Any], float]], seed: int) -> list[str]:

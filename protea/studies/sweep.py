@@ -24,7 +24,7 @@ from protea.config.experiment import (
 )
 from protea.config.toml import override
 from protea.core.errors import ConfigError, ProteaError
-from protea.core.files import locked, write_json, write_text
+from protea.core.files import hold_lock, write_json, write_text
 from protea.federation.record import Record
 from protea.runs.directory import RunDirectory
 from protea.runs.run import Run
@@ -106,7 +106,7 @@ def held(path: Path) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be made: {error.strerror}.  Choose another --out.") from error
     (path / LOCK).touch()
-    with locked(path / LOCK, f"{path} is being swept by another process.  Wait, or stop that one."):
+    with hold_lock(path / LOCK, f"{path} is being swept by another process.  Wait, or stop that one."):
         yield
 
 

@@ -17,7 +17,7 @@ from protea import Client, SplitModel
 from protea.clients.offload import OffloadedStore
 from protea.clients.worker import Worker
 from protea.core.errors import ClientError, ConfigError
-from protea.core.files import Sum
+from protea.core.files import FileSum
 from protea.core.process_memory import current_memory, return_free_memory
 from protea.core.rng import Streams
 from protea.engines.inline import Inline
@@ -53,7 +53,7 @@ def two_away(tmp_path: Path) -> OffloadedStore:
     return store
 
 
-def play(worker: Worker, clients: int, folder: Path, watch: Watch = ignore) -> tuple[list[Record], dict[str, Sum]]:
+def play(worker: Worker, clients: int, folder: Path, watch: Watch = ignore) -> tuple[list[Record], dict[str, FileSum]]:
     """What a run leaves: its records, and checksums of its clients."""
     records = list(
         Federation(
@@ -66,7 +66,7 @@ def play(worker: Worker, clients: int, folder: Path, watch: Watch = ignore) -> t
     )
     folder.mkdir()
     worker.save(folder)
-    states = {path.name: Sum.of(path) for path in folder.iterdir()}
+    states = {path.name: FileSum.of(path) for path in folder.iterdir()}
     return [replace(record, cost=Cost()) for record in records], states
 
 

@@ -52,8 +52,8 @@ def read(text: str, *changes: str) -> Experiment:
 
 def suiting(method: Method[Any, Any]) -> Experiment:
     """An experiment that has all that the method needs."""
-    alike = method.needs.same_architecture or method.needs.same_head
-    models = Models(family="tiny_mlp" if alike else "tiny5", server="tiny_mlp", dim=16)
+    same = method.needs.same_architecture or method.needs.same_head
+    models = Models(family="tiny_mlp" if same else "tiny5", server="tiny_mlp", dim=16)
     return Experiment(method=method, models=models, data=Data(public=20))
 
 
@@ -231,11 +231,11 @@ VALUES = {
     "method = 3": 'method must say which one by name = "...".  There is: ',
 }
 TOGETHER = {
-    'method = "lg_fedavg"\nmodels.family = "htc4"': "lg_fedavg needs heads that are all alike; "
+    'method = "lg_fedavg"\nmodels.family = "htc4"': "lg_fedavg needs heads that are all the same; "
     "models.family=htc4 has heads of different shape.  Use a family that differs in its bodies only, such as htfe8",
     'method = "lg_fedavg"\nmodels.members = ["mlp", { name = "mlp", head = [9] }]': "lg_fedavg needs heads that "
-    "are all alike; models.members has heads of different shape.",
-    f'method = "{HERE}:Averages"': "averages needs models that are all alike; models.family=tiny5 has "
+    "are all the same; models.members has heads of different shape.",
+    f'method = "{HERE}:Averages"': "averages needs models that are all the same; models.family=tiny5 has "
     "several kinds.  Set models.family to one architecture, such as cnn4.",
     f'method = "{HERE}:Public"': "public needs public data, and data.public is 0.  Set, for example, data.public=500.",
     f'method = "{HERE}:Serves"': "serves needs a model on the server.  Set, for example, models.server=",

@@ -150,10 +150,10 @@ def test_draws_made_aside_do_not_disturb() -> None:
         plain = torch.rand(4)
     with c.rng.default("x"):
         first = torch.rand(2)
-        with c.aside("other"):
+        with c.separate_draws("other"):
             a = torch.rand(3)
         rest = torch.rand(2)
-        with c.aside("other"):
+        with c.separate_draws("other"):
             b = torch.rand(3)
     assert torch.equal(torch.cat([first, rest]), plain)
     assert not torch.equal(a, b)
@@ -185,8 +185,8 @@ def test_all_samples_of_a_small_client_are_looked_at_together(samples: int, pass
     z, _ = c.features()
     torch.testing.assert_close(z, c.model.body(toy.BLOBS.x[:samples]).detach())
     for name, part in c.parts.items():
-        if name in c.seen():
-            torch.testing.assert_close(c.seen()[name], c.outputs(c.model.features, part)[0])
+        if name in c.cached_features():
+            torch.testing.assert_close(c.cached_features()[name], c.outputs(c.model.features, part)[0])
 
 
 def test_what_is_known_of_test_samples_is_forgotten_with_the_weights() -> None:
@@ -210,7 +210,7 @@ def test_a_rule_that_changes_features_in_place_spoils_nothing() -> None:
 
     c = client(40)
     c.test = Samples(toy.BLOBS, torch.arange(300, 313))
-    known = c.seen()["test"].clone()
+    known = c.cached_features()["test"].clone()
     for method in (Rough(), Rougher()):
         examine(method, c, None)
-        assert torch.equal(c.seen()["test"], known)
+        assert torch.equal(c.cached_features()["test"], known)

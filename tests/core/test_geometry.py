@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from protea import Prototypes, geometry
-from protea.core.devices import threads
+from protea.core import row_pairs
+from protea.core.devices import torch_threads
 
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    with threads(1):  # as on the server; more wait for each other on a busy machine
+    with torch_threads(1):  # as on the server; more wait for each other on a busy machine
         yield
 
 
@@ -163,7 +164,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch):
 
     whole = everything()
     for block in (1, 70, 300):
-        monkeypatch.setattr(geometry, "BLOCK", block)
+        monkeypatch.setattr(row_pairs, "BLOCK", block)
         for part, expected in zip(everything(), whole, strict=True):
             torch.testing.assert_close(part, expected)
 
@@ -349,14 +350,14 @@ def test_sparse_is_dense_over_many_steps_in_which_pairs_come_and_go():
 
 def test_neighbours_are_looked_for_again_only_where_rows_moved():
     u = directions(60, 6)
-    near = geometry.Neighbours(u, margin=0.7)
-    near.pushed(u)
-    before, looked = near.seen.clone(), near.pairs
-    near.pushed(F.normalize(u + 1e-4, dim=1))
+    near = row_pairs.Neighbours(u, margin=0.7)
+    near.push(u)
+    before, looked = near.looked_at.clone(), near.pairs
+    near.push(F.normalize(u + 1e-4, dim=1))
     assert near.pairs is looked
     u[5] = -u[5]
-    torch.testing.assert_close(near.pushed(u), geometry._pushed(u, 0.7))
-    assert (near.seen != before).any(1).nonzero().flatten().tolist() == [5]
+    torch.testing.assert_close(near.push(u), row_pairs.push_above(u, 0.7))
+    assert (near.looked_at != before).any(1).nonzero().flatten().tolist() == [5]
 
 
 def test_without_separation_or_where_all_is_far_apart_nothing_moves():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from protea import Weights
 from protea.core.errors import PayloadError
-from protea.core.lowrank import LowRank, rank
+from protea.core.lowrank import LowRank, rank_for_energy
 from protea.core.payload import from_bytes, pack, to_bytes, unpack
 from protea.core.rng import Streams
 
@@ -32,24 +32,24 @@ def again(tensor: Tensor, energy: float = 0.95, **how: Any) -> Tensor:
 )
 def test_how_many_singular_values_have_95_percent_of_the_squares(values: list[float], enough: int, code: int):
     """Squares 9, 1 and 0.01 are 10.01 in all: the first has 90 percent of it, the first two 99.9."""
-    assert rank(torch.tensor(values), 0.95) == enough
-    assert rank(torch.tensor(values), 0.95, "code") == code
+    assert rank_for_energy(torch.tensor(values), 0.95) == enough
+    assert rank_for_energy(torch.tensor(values), 0.95, "code") == code
 
 
 def test_a_share_that_is_reached_exactly_is_enough_but_not_for_the_reference_code():
-    assert rank(torch.tensor([2.0, 1.0, 0.0]), 0.8) == 1
-    assert rank(torch.tensor([2.0, 1.0, 0.0]), 0.8, "code") == 2
+    assert rank_for_energy(torch.tensor([2.0, 1.0, 0.0]), 0.8) == 1
+    assert rank_for_energy(torch.tensor([2.0, 1.0, 0.0]), 0.8, "code") == 2
 
 
 def test_all_of_the_energy_takes_all_singular_values_and_nothing_takes_one():
-    assert rank(torch.tensor([3.0, 2.0, 1.0]), 1.0) == 3
-    assert rank(torch.zeros(3), 0.95) == 1
+    assert rank_for_energy(torch.tensor([3.0, 2.0, 1.0]), 1.0) == 3
+    assert rank_for_energy(torch.zeros(3), 0.95) == 1
 
 
 def test_several_matrices_have_one_rank_by_the_sum_of_their_squares():
     """(3, 1) and (1, 3): 10 and 10 of 20, so the first values have half."""
     both = torch.tensor([[3.0, 1.0], [1.0, 3.0]])
-    assert rank(both, 0.5) == 1 and rank(both, 0.51) == 2
+    assert rank_for_energy(both, 0.5) == 1 and rank_for_energy(both, 0.51) == 2
 
 
 def test_a_matrix_of_rank_one_travels_as_two_vectors():

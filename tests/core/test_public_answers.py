@@ -9,7 +9,7 @@ from torch import Tensor
 
 from protea import Server
 from protea.core.errors import PayloadError
-from protea.core.public_answers import blend, check_rows, chosen, draw
+from protea.core.public_answers import check_rows, draw_public, select_public, weighted_mean
 from protea.core.rng import Streams
 from protea.core.samples import Samples
 
@@ -18,7 +18,7 @@ PUBLIC = len(toy.PUBLIC)
 
 def drawn(server: Server, count: int, round: int) -> Tensor:
     server.round = round
-    return draw(server, count)
+    return draw_public(server, count)
 
 
 def test_so_many_samples_are_drawn_as_asked_for_or_all():
@@ -42,7 +42,7 @@ def test_a_choice_names_samples_in_their_order():
     public = Samples(toy.BLOBS, toy.PUBLIC)
     mask = torch.zeros(PUBLIC, dtype=torch.bool)
     mask[[20, 3]] = True
-    x, y = chosen(public, mask).batch(torch.arange(2))
+    x, y = select_public(public, mask).batch(torch.arange(2))
     assert torch.equal(x, toy.BLOBS.x[[3, 20]]) and torch.equal(y, toy.BLOBS.y[[3, 20]])
 
 
@@ -53,7 +53,7 @@ def test_a_choice_names_samples_in_their_order():
 )
 def test_a_choice_that_is_not_a_bool_for_each_sample_is_refused(mask: Tensor):
     with pytest.raises(PayloadError, match="not a bool for each of 24"):
-        chosen(Samples(toy.BLOBS, toy.PUBLIC), mask)
+        select_public(Samples(toy.BLOBS, toy.PUBLIC), mask)
 
 
 def test_rows_are_floats_one_for_each_sample():
@@ -75,17 +75,17 @@ def test_rows_are_floats_one_for_each_sample():
 def test_scores_of_three_clients_by_the_variance_of_each():
     """(0, 2), (1, 1) and (0, 4) have variances 1, 0 and 4: shares 0.2, 0 and 0.8."""
     scores = torch.tensor([[[0.0, 2.0]], [[1.0, 1.0]], [[0.0, 4.0]]])
-    torch.testing.assert_close(blend(scores, scores.var(2, correction=0)), torch.tensor([[0.0, 3.6]]))
+    torch.testing.assert_close(weighted_mean(scores, scores.var(2, correction=0)), torch.tensor([[0.0, 3.6]]))
 
 
 def test_each_sample_has_its_own_weights_and_where_all_are_0_clients_count_the_same():
     values = torch.tensor([[[1.0], [1.0], [1.0]], [[5.0], [5.0], [5.0]]])  # of two clients, three samples
     weights = torch.tensor([[3.0, 0.0, 0.0], [1.0, 2.0, 0.0]])
-    assert blend(values, weights).squeeze(1).tolist() == [2, 5, 3]
+    assert weighted_mean(values, weights).squeeze(1).tolist() == [2, 5, 3]
 
 
 def test_a_blend_is_of_the_weights_shares_alone():
     with Streams(0).default("test"):
         values, weights = torch.randn(3, 4, 2), torch.rand(3, 4)
-    torch.testing.assert_close(blend(values, weights), blend(values, 1e-6 * weights))
-    torch.testing.assert_close(blend(values, torch.ones(3, 4)), values.mean(0))
+    torch.testing.assert_close(weighted_mean(values, weights), weighted_mean(values, 1e-6 * weights))
+    torch.testing.assert_close(weighted_mean(values, torch.ones(3, 4)), values.mean(0))

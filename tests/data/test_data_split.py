@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from protea.config.sections import Split
 from protea.core.errors import ConfigError
-from protea.data.partition.split import split
+from protea.data.partition.split import split_positions
 
 
 def cut(labels: list[int], settings: Split, keys: list[int] | None = None) -> list[list[int]]:
     whose = None if keys is None else np.array(keys)
-    parts = split(np.array(labels), settings, np.random.default_rng(0), whose)
+    parts = split_positions(np.array(labels), settings, np.random.default_rng(0), whose)
     return [part.tolist() for part in parts]
 
 

@@ -40,7 +40,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pa
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty place for data, and no other."""
     monkeypatch.setenv("PROTEA_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -112,65 +112,65 @@ def test_a_damaged_archive_and_one_already_there_are_refused(served: tuple[Path,
         fetch(Remote(f"{site}/one.tgz", sha256((folder / "one.tgz").read_bytes())), tmp_path / "data")
 
 
-def test_what_is_not_here_is_fetched_once(served: tuple[Path, str], home: Path) -> None:
+def test_what_is_not_here_is_fetched_once(served: tuple[Path, str], data_folder: Path) -> None:
     folder, site = served
     (folder / "toy.tgz").write_bytes(tar("toy-bin/a.bin"))
     remote = Remote(f"{site}/toy.tgz", sha256((folder / "toy.tgz").read_bytes()))
     places = ("toy-bin", "toy/toy-bin")
-    assert files.Files("toy", places, ["a.bin"], [remote]).find() == home / "toy/toy-bin"
+    assert files.SourceFiles("toy", places, ["a.bin"], [remote]).find() == data_folder / "toy/toy-bin"
     (folder / "toy.tgz").unlink()
-    assert files.Files("toy", places, ["a.bin"], [remote]).find() == home / "toy/toy-bin"
+    assert files.SourceFiles("toy", places, ["a.bin"], [remote]).find() == data_folder / "toy/toy-bin"
 
 
-def test_an_archive_of_something_else_is_refused(served: tuple[Path, str], home: Path) -> None:
+def test_an_archive_of_something_else_is_refused(served: tuple[Path, str], data_folder: Path) -> None:
     folder, site = served
     (folder / "toy.tgz").write_bytes(tar("toy-bin/b.bin"))
     remote = Remote(f"{site}/toy.tgz", sha256((folder / "toy.tgz").read_bytes()))
     with pytest.raises(DataError, match=r"what was in it is not a.bin"):
-        files.Files("toy", ["toy/toy-bin"], ["a.bin"], [remote]).find()
+        files.SourceFiles("toy", ["toy/toy-bin"], ["a.bin"], [remote]).find()
 
 
-def test_offline_the_message_says_what_goes_where(home: Path) -> None:
-    (home / "toy").mkdir(parents=True)
-    (home / "toy/a.bin").write_bytes(b"a")
+def test_offline_the_message_says_what_goes_where(data_folder: Path) -> None:
+    (data_folder / "toy").mkdir(parents=True)
+    (data_folder / "toy/a.bin").write_bytes(b"a")
     remote = Remote("http://127.0.0.1:9/toy.tgz", "md5:0")
     with pytest.raises(DataError) as caught:
-        files.Files("toy", ["toy"], ["a.bin", "b.bin"], [remote]).find()
+        files.SourceFiles("toy", ["toy"], ["a.bin", "b.bin"], [remote]).find()
     message = str(caught.value)
     assert "http://127.0.0.1:9/toy.tgz" in message
-    assert f"Put a.bin, b.bin into {home / 'toy'}" in message
-    assert f"{home / 'toy'} is there, but lacks b.bin" in message
+    assert f"Put a.bin, b.bin into {data_folder / 'toy'}" in message
+    assert f"{data_folder / 'toy'} is there, but lacks b.bin" in message
 
 
-def test_a_missing_address_leaves_no_folder_behind(served: tuple[Path, str], home: Path) -> None:
+def test_a_missing_address_leaves_no_folder_behind(served: tuple[Path, str], data_folder: Path) -> None:
     _, site = served
     with pytest.raises(DataError, match="404"):
-        files.Files("toy", ["toy"], ["a.bin"], [Remote(f"{site}/toy.tgz", "md5:0")]).find()
-    assert not home.exists()
+        files.SourceFiles("toy", ["toy"], ["a.bin"], [Remote(f"{site}/toy.tgz", "md5:0")]).find()
+    assert not data_folder.exists()
 
 
-def test_own_folder_first_then_the_cache_then_the_systems(home: Path, tmp_path: Path) -> None:
-    for root in (tmp_path / "system", tmp_path / "home/.cache/protea", home):
+def test_own_folder_first_then_the_cache_then_the_systems(data_folder: Path, tmp_path: Path) -> None:
+    for root in (tmp_path / "system", tmp_path / "home/.cache/protea", data_folder):
         (root / "toy").mkdir(parents=True)
         (root / "toy/a.bin.gz").write_bytes(gzip.compress(b"a"))
-        assert files.Files("toy", ["toy"], ["a.bin"], []).find() == root / "toy"
+        assert files.SourceFiles("toy", ["toy"], ["a.bin"], []).find() == root / "toy"
 
 
-def test_a_users_path_is_looked_for_here_and_below_protea_data(home: Path) -> None:
-    home.mkdir()
-    (home / "mine.csv").touch()
-    assert files.own("mine.csv") == home / "mine.csv"
+def test_a_users_path_is_looked_for_here_and_below_protea_data(data_folder: Path) -> None:
+    data_folder.mkdir()
+    (data_folder / "mine.csv").touch()
+    assert files.user_path("mine.csv") == data_folder / "mine.csv"
     with pytest.raises(DataError, match=r"There is no other.csv.*data/other.csv"):
-        files.own("other.csv")
+        files.user_path("other.csv")
 
 
 def test_a_gz_cut_short_or_not_a_gz_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b"a" * 1000)[:-12])
     with pytest.raises(DataError, match="damaged or cut short"):
-        files.content(path)
+        files.read_content(path)
     path.write_bytes(b"plain")
     with pytest.raises(DataError, match="damaged or cut short"):
-        files.content(path)
+        files.read_content(path)
     with pytest.raises(DataError, match="cannot be read"):
-        files.content(tmp_path / "none")
+        files.read_content(tmp_path / "none")

@@ -1,4 +1,4 @@
-"""MIMIC-IV-Ext-BHC, from files in its layout with made-up patients; and that their words stay where they are."""
+"""MIMIC-IV-Ext-BHC, from files in its format with made-up patients; and that their words stay where they are."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ def note(patient: int, location: str) -> str:
 @pytest.fixture
 def mimic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MimicBHC:
     """The source, its files written."""
-    home = tmp_path / "physionet"
-    monkeypatch.setenv("PROTEA_DATA", str(home))
+    physionet = tmp_path / "physionet"
+    monkeypatch.setenv("PROTEA_DATA", str(physionet))
     monkeypatch.setenv("PROTEA_VIEWS", str(tmp_path / "views"))
     ids = [(f"{patient}-DS-{number}", patient, stay, location) for patient, stay, number, location in stays()]
     notes = [(id, note(patient, location), f"{MARK} course", 9, 9) for id, patient, _, location in ids]
-    table(home / "mimic-iv-bhc.csv", NOTES, notes)
+    table(physionet / "mimic-iv-bhc.csv", NOTES, notes)
     table(
-        home / "hosp/admissions.csv.gz",
+        physionet / "hosp/admissions.csv.gz",
         ADMISSIONS,
         [(patient, stay, "2180-05-06", location) for _, patient, stay, location in ids],
     )
     discharges = [(id, patient, stay, "DS", 2, f'{MARK} "quoted",\n\nall of it') for id, patient, stay, _ in ids]
-    table(home / "note/discharge.csv.gz", DISCHARGES, [*discharges, ("1-DS-1", 1, 5, "DS", 2, MARK)])
+    table(physionet / "note/discharge.csv.gz", DISCHARGES, [*discharges, ("1-DS-1", 1, 5, "DS", 2, MARK)])
     return MimicBHC()
 
 

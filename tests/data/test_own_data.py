@@ -97,7 +97,7 @@ ZEROS = np.zeros((2, 2))
         (Arrays(ZEROS), "needs labels"),
         (Arrays(ZEROS, [0]), "2 inputs but 1 labels"),
         (Arrays(ZEROS, [0, 1], ZEROS), "needs labels"),
-        (Arrays(ZEROS, [0, 1], np.zeros((2, 3)), [0, 1]), "must be alike"),
+        (Arrays(ZEROS, [0, 1], np.zeros((2, 3)), [0, 1]), "must be the same"),
         (Arrays(ZEROS, [0, 1], keys=[1]), "2 inputs but 1 keys"),
         (Arrays(ZEROS, [0, 1], keys=[[1], [2]]), "Keys of type"),
         (Arrays(ZEROS, [0.5, 1]), "expected whole numbers or names"),

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protea.core.errors import ConfigError
-from protea.data.partition import dealing, pfllib
-from protea.data.partition.dealing import Positions
+from protea.data.partition import algorithms, pfllib
+from protea.data.partition.algorithms import Positions
 
 # CIFAR-10, training and test part merged, 20 clients, alpha 0.1, seed 1: FedTGP's published config.json.
 FEDTGP = [
@@ -43,13 +43,13 @@ def counts(parts: list[Positions], labels: np.ndarray) -> list[list[int]]:
 @pytest.mark.parametrize("least", [None, 1, 40])
 def test_cifar10_as_published_with_fedtgp(least: int | None) -> None:
     labels = np.arange(60_000) % 10  # the order of the labels does not matter, only how many there are
-    parts = dealing.dirichlet(labels, 20, alpha=0.1, seed=1, dialect="pfllib", least=least)
+    parts = algorithms.dirichlet(labels, 20, alpha=0.1, seed=1, dialect="pfllib", least=least)
     assert counts(parts, labels) == FEDTGP
 
 
 def test_small_dirichlet() -> None:
     labels = np.repeat([0, 1, 2], 12)
-    parts = dealing.dirichlet(labels, 4, alpha=0.5, seed=0, dialect="pfllib", least=1)
+    parts = algorithms.dirichlet(labels, 4, alpha=0.5, seed=0, dialect="pfllib", least=1)
     assert counts(parts, labels) == [[8, 1, 0], [3, 8, 0], [0, 0, 11], [1, 3, 1]]
 
 
@@ -57,7 +57,7 @@ def test_it_is_the_shuffled_samples_that_are_cut() -> None:
     labels = np.repeat([0, 1, 2], 12)
     first = np.arange(12)
     np.random.RandomState(0).shuffle(first)
-    parts = dealing.dirichlet(labels, 4, alpha=0.5, seed=0, dialect="pfllib")
+    parts = algorithms.dirichlet(labels, 4, alpha=0.5, seed=0, dialect="pfllib")
     assert parts[0][:8].tolist() == first[:8].tolist()
     assert parts[1][:3].tolist() == first[8:11].tolist()
 
@@ -82,7 +82,7 @@ def test_majority_class_of_the_papers_settings(
     samples: int, classes: int, clients: int, alpha: float, percent: float
 ) -> None:
     labels = np.arange(samples) % classes
-    table = np.array(counts(dealing.dirichlet(labels, clients, alpha=alpha, seed=1, dialect="pfllib"), labels))
+    table = np.array(counts(algorithms.dirichlet(labels, clients, alpha=alpha, seed=1, dialect="pfllib"), labels))
     assert 100 * table.max(1).sum() / samples == pytest.approx(percent, abs=0.0051)
 
 
@@ -93,7 +93,7 @@ def test_clients_are_weighted_alike_in_the_other_mean() -> None:
 
 def test_pathological_on_cifar10() -> None:
     labels = np.arange(60_000) % 10
-    table = counts(dealing.pathological(labels, 20, classes_per_client=2, seed=1, dialect="pfllib"), labels)
+    table = counts(algorithms.pathological(labels, 20, classes_per_client=2, seed=1, dialect="pfllib"), labels)
     assert [row[:2] for row in table[:4]] == [[1211, 1055], [385, 865], [1246, 997], [3158, 3083]]
     assert np.flatnonzero(np.array(table[:4]).sum(0)).tolist() == [0, 1]  # a block shares its classes
     assert (np.array(table).sum(0) == 6000).all()
@@ -101,13 +101,13 @@ def test_pathological_on_cifar10() -> None:
 
 def test_balanced_pathological_on_cifar10() -> None:
     labels = np.arange(60_000) % 10
-    parts = dealing.pathological(labels, 20, classes_per_client=2, seed=1, dialect="pfllib", balanced=True)
+    parts = algorithms.pathological(labels, 20, classes_per_client=2, seed=1, dialect="pfllib", balanced=True)
     assert [len(part) for part in parts] == [3000] * 20
 
 
 def test_three_of_ten_classes_for_ten_clients_leave_one_with_a_single_class() -> None:
     labels = np.arange(1000) % 10
-    parts = dealing.pathological(labels, 10, classes_per_client=3, seed=0, dialect="pfllib")
+    parts = algorithms.pathological(labels, 10, classes_per_client=3, seed=0, dialect="pfllib")
     assert sorted(len(np.unique(labels[part])) for part in parts) == [1, 3, 3, 3, 3, 3, 3, 3, 3, 3]
 
 
@@ -115,7 +115,7 @@ def test_three_of_ten_classes_for_ten_clients_leave_one_with_a_single_class() ->
 @settings(max_examples=100, deadline=None)
 def test_a_disjoint_cover_or_a_clear_refusal(labels: list[int], clients: int, alpha: float) -> None:
     try:
-        parts = dealing.dirichlet(labels, clients, alpha=alpha, seed=0, dialect="pfllib")
+        parts = algorithms.dirichlet(labels, clients, alpha=alpha, seed=0, dialect="pfllib")
     except ConfigError:
         return
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
@@ -133,7 +133,7 @@ def test_pathological_is_a_disjoint_cover_or_a_clear_refusal(
     labels: list[int], clients: int, per_client: int, balanced: bool
 ) -> None:
     try:
-        parts = dealing.pathological(
+        parts = algorithms.pathological(
             labels, clients, classes_per_client=per_client, seed=0, dialect="pfllib", balanced=balanced
         )
     except ConfigError:
@@ -145,7 +145,7 @@ def test_pathological_is_a_disjoint_cover_or_a_clear_refusal(
 def test_where_the_reference_would_try_for_ever_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pfllib, "TRIES", 20)
     with pytest.raises(ConfigError, match=r"in 20 draws some client always had fewer than 4 samples"):
-        dealing.dirichlet(np.arange(1000) % 10, 200, alpha=0.01, seed=0, dialect="pfllib", least=4)
+        algorithms.dirichlet(np.arange(1000) % 10, 200, alpha=0.01, seed=0, dialect="pfllib", least=4)
 
 
 def test_a_tiny_alpha_that_breaks_the_reference_arithmetic_leaves_all_to_the_last_client() -> None:

@@ -17,7 +17,7 @@ from protea.data.texts import Texts
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty place for data, and no other."""
     monkeypatch.setenv("PROTEA_DATA", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -37,17 +37,17 @@ def said(data: Dataset) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", ["banking77.csv", "banking77.csv.gz"])
-def test_banking77(home: Path, name: str) -> None:
+def test_banking77(data_folder: Path, name: str) -> None:
     lines = ("split,label,text", "test,lost,Where is it?", 'train,late,"Well, when?"', "train,lost,It is gone")
-    write(home / "text" / name, *lines)
+    write(data_folder / "text" / name, *lines)
     data = Banking77().load()
     assert said(data) == [("Well, when?", "late"), ("It is gone", "lost"), ("Where is it?", "lost")]
     assert (data.tests, data.names, data.keys) == (1, ("late", "lost"), None)
 
 
-def test_trec_asks_for_coarse_kinds(home: Path) -> None:
+def test_trec_asks_for_coarse_kinds(data_folder: Path) -> None:
     write(
-        home / "system/text/trec.csv.gz",
+        data_folder / "system/text/trec.csv.gz",
         "split,label,fine_label,text",
         "train,HUM,HUM:ind,Who ?",
         "test,LOC,LOC:city,Where ?",
@@ -56,12 +56,12 @@ def test_trec_asks_for_coarse_kinds(home: Path) -> None:
     assert said(data) == [("Who ?", "HUM"), ("Where ?", "LOC")] and data.tests == 1
 
 
-def test_ohsumed_has_the_names_of_diseases(home: Path) -> None:
+def test_ohsumed_has_the_names_of_diseases(data_folder: Path) -> None:
     lines = (
         "split,label,label_name,doc_id,text",
         'train,C23,"Pathological Conditions, Signs and Symptoms",0001,Fever.',
     )
-    write(home / "text/ohsumed_single_23.csv.gz", *lines, "test,C04,Neoplasms,0002,Growth.")
+    write(data_folder / "text/ohsumed_single_23.csv.gz", *lines, "test,C04,Neoplasms,0002,Growth.")
     data = Ohsumed().load()
     assert data.names == ("Neoplasms", "Pathological Conditions, Signs and Symptoms")
     assert said(data)[1] == ("Growth.", "Neoplasms") and data.tests == 1
@@ -81,29 +81,33 @@ CLINC = [
 ]
 
 
-def test_clinc150_trains_on_validation_rows_and_leaves_out_what_is_out_of_scope(home: Path) -> None:
-    write(home / "text/clinc150.csv.gz", *CLINC)
+def test_clinc150_trains_on_validation_rows_and_leaves_out_what_is_out_of_scope(data_folder: Path) -> None:
+    write(data_folder / "text/clinc150.csv.gz", *CLINC)
     data = Clinc150().load()
     assert said(data) == [("d", "pin"), ("e", "timer"), ("b", "timer")]
     assert (data.tests, data.names) == (1, ("pin", "timer"))
 
 
-def test_clinc150_with_what_is_out_of_scope(home: Path) -> None:
-    write(home / "text/clinc150.csv.gz", *CLINC)
+def test_clinc150_with_what_is_out_of_scope(data_folder: Path) -> None:
+    write(data_folder / "text/clinc150.csv.gz", *CLINC)
     data = Clinc150(out_of_scope=True).load()
     assert said(data)[:4] == [("c", "oos"), ("d", "pin"), ("e", "timer"), ("f", "oos")]
     assert (data.tests, data.names) == (2, ("oos", "pin", "timer"))
 
 
-def reports(home: Path) -> None:
+def reports(data_folder: Path) -> None:
     count = {"Letters": 1, "Urology": 3, "Neurology": 2}
     labels = [label for label, times in count.items() for _ in range(times)]
     lines = [f"{90 + row},{label},{label}|Surgery,a name,,report {row}" for row, label in enumerate(labels)]
-    write(home / "text/mtsamples_single.csv.gz", "sample_id,label,all_specialties,sample_name,description,text", *lines)
+    write(
+        data_folder / "text/mtsamples_single.csv.gz",
+        "sample_id,label,all_specialties,sample_name,description,text",
+        *lines,
+    )
 
 
-def test_mtsamples_leaves_out_rare_specialties(home: Path) -> None:
-    reports(home)
+def test_mtsamples_leaves_out_rare_specialties(data_folder: Path) -> None:
+    reports(data_folder)
     data = MTSamples(least=2).load()
     assert said(data) == [
         *((f"report {row}", "Urology") for row in (1, 2, 3)),
@@ -113,8 +117,8 @@ def test_mtsamples_leaves_out_rare_specialties(home: Path) -> None:
     assert (data.tests, data.names, data.keys.tolist()) == (0, ("Neurology", "Urology"), [0, 1, 2, 3, 4])
 
 
-def test_mtsamples_of_which_all_are_rare_are_refused(home: Path) -> None:
-    reports(home)
+def test_mtsamples_of_which_all_are_rare_are_refused(data_folder: Path) -> None:
+    reports(data_folder)
     with pytest.raises(DataError, match="None of the 3 classes is left: the largest has 3 samples"):
         MTSamples().load()
     with pytest.raises(ValidationError):
@@ -131,16 +135,16 @@ def test_mtsamples_of_which_all_are_rare_are_refused(home: Path) -> None:
         ("mtsamples", "mtsamples_single.csv", "sample_id, label, text"),
     ],
 )
-def test_a_set_that_is_not_here_is_described(home: Path, name: str, file: str, columns: str) -> None:
+def test_a_set_that_is_not_here_is_described(data_folder: Path, name: str, file: str, columns: str) -> None:
     with pytest.raises(DataError) as error:
         find("sources", name)().load()
     told = str(error.value)
     assert told.startswith(f"{file} is not on this machine") and told.endswith(f"the columns {columns}.")
-    for place in (home, home / "home/.cache/protea", home / "system"):
+    for place in (data_folder, data_folder / "home/.cache/protea", data_folder / "system"):
         assert str(place / "text") in told
 
 
-def test_a_table_with_other_columns_is_refused(home: Path) -> None:
-    write(home / "text/trec.csv", "split,labels,text", "train,HUM,Who ?")
+def test_a_table_with_other_columns_is_refused(data_folder: Path) -> None:
+    write(data_folder / "text/trec.csv", "split,labels,text", "train,HUM,Who ?")
     with pytest.raises(DataError, match=r"trec.csv has no column 'label'"):
         Trec().load()

@@ -13,7 +13,7 @@ from protea.data.sources.idx import FILES, FashionMNIST
 
 
 def need(folder: str) -> None:
-    if not any((root / folder).is_dir() for root in files.roots()):
+    if not any((root / folder).is_dir() for root in files.data_folders()):
         pytest.skip(f"no {folder} in $PROTEA_DATA, ~/.cache/protea or {files.SYSTEM}")
 
 
@@ -23,8 +23,8 @@ def test_fashion_mnist_is_the_published_one() -> None:
     assert data.x.shape == (70_000, 1, 28, 28)
     assert data.tests == 10_000
     assert data.y.bincount().tolist() == [7000] * 10
-    folder = files.Files("fashion-mnist", ["fashion-mnist"], FILES, []).find()
-    digests = [hashlib.md5(files.content(files.present(folder, name) or folder)).hexdigest() for name in FILES]
+    folder = files.SourceFiles("fashion-mnist", ["fashion-mnist"], FILES, []).find()
+    digests = [hashlib.md5(files.read_content(files.find_file(folder, name) or folder)).hexdigest() for name in FILES]
     assert digests == [
         "f4a8712d7a061bf5bd6d2ca38dc4d50a",
         "9018921c3c673c538a1fc5bad174d6f9",

@@ -43,9 +43,9 @@ def test_floats_are_kept_only_within_the_budget() -> None:
     within, beyond = Samples(images(), budget=size), Samples(images(), budget=size - 1)
     for samples in (within, beyond):
         samples.batch(torch.tensor([0]))
-    assert within.kept is not None and beyond.kept is None
+    assert within.floats is not None and beyond.floats is None
     within.release()
-    assert within.kept is None
+    assert within.floats is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])

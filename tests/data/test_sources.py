@@ -26,7 +26,7 @@ from protea.data.texts import Texts
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty place for data, and no other; nothing is asked from anybody."""
     monkeypatch.setenv("PROTEA_DATA", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -82,8 +82,8 @@ def write_idx(folder: Path, packed: bool) -> None:
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize(("source", "folder"), [(FashionMNIST(), "fashion-mnist"), (MNIST(), "MNIST/raw")])
-def test_idx_files(home: Path, source: MNIST | FashionMNIST, folder: str, packed: bool) -> None:
-    write_idx(home / folder, packed)
+def test_idx_files(data_folder: Path, source: MNIST | FashionMNIST, folder: str, packed: bool) -> None:
+    write_idx(data_folder / folder, packed)
     data = source.load()
     assert data.x.shape == (8, 1, 28, 28)
     assert data.tests == 2
@@ -101,16 +101,16 @@ def test_idx_files(home: Path, source: MNIST | FashionMNIST, folder: str, packed
         (lambda raw: raw[:4] + struct.pack(">I", 5) + raw[8 : -28 * 28], r"images are \(5, 28, 28\)"),
     ],
 )
-def test_damaged_idx_files_are_refused(home: Path, damage: object, message: str) -> None:
-    write_idx(home / "mnist", packed=False)
-    path = home / "mnist" / FILES[0]
+def test_damaged_idx_files_are_refused(data_folder: Path, damage: object, message: str) -> None:
+    write_idx(data_folder / "mnist", packed=False)
+    path = data_folder / "mnist" / FILES[0]
     path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
     with pytest.raises(DataError, match=message):
         MNIST().load()
 
 
-def test_a_missing_data_set_says_which_files_go_where(home: Path) -> None:
-    with pytest.raises(DataError, match=rf"Put {FILES[0]}, .* into {home}/fashion-mnist"):
+def test_a_missing_data_set_says_which_files_go_where(data_folder: Path) -> None:
+    with pytest.raises(DataError, match=rf"Put {FILES[0]}, .* into {data_folder}/fashion-mnist"):
         FashionMNIST().load()
 
 
@@ -118,8 +118,8 @@ def record(*labels: int, pixel: int) -> bytes:
     return bytes(labels) + bytes([pixel]) * 1024 + bytes([pixel + 1]) * 1024 + bytes([pixel + 2]) * 1024
 
 
-def test_cifar10_binary(home: Path) -> None:
-    folder = home / "cifar-10-batches-bin"
+def test_cifar10_binary(data_folder: Path) -> None:
+    folder = data_folder / "cifar-10-batches-bin"
     folder.mkdir()
     for number in range(1, 6):
         (folder / f"data_batch_{number}.bin").write_bytes(record(number, pixel=10 * number))
@@ -141,8 +141,8 @@ def test_cifar10_binary(home: Path) -> None:
         CIFAR10().load()
 
 
-def test_cifar100_binary_takes_the_fine_label(home: Path) -> None:
-    folder = home / "cifar100/cifar-100-binary"
+def test_cifar100_binary_takes_the_fine_label(data_folder: Path) -> None:
+    folder = data_folder / "cifar100/cifar-100-binary"
     folder.mkdir(parents=True)
     (folder / "train.bin").write_bytes(record(7, 42, pixel=1) + record(19, 99, pixel=2))
     (folder / "test.bin").write_bytes(record(0, 5, pixel=3))
@@ -152,8 +152,8 @@ def test_cifar100_binary_takes_the_fine_label(home: Path) -> None:
     assert data.x[2, :, 0, 0].tolist() == [3, 4, 5]
 
 
-def test_tiny_imagenet(home: Path) -> None:
-    folder = home / "tiny-imagenet-200"
+def test_tiny_imagenet(data_folder: Path) -> None:
+    folder = data_folder / "tiny-imagenet-200"
     for id, color in (("n02", (255, 0, 0)), ("n01", (0, 255, 0))):
         for number in range(2):
             picture(folder / f"train/{id}/images/{id}_{number}.JPEG", color)
@@ -178,8 +178,8 @@ def test_tiny_imagenet(home: Path) -> None:
         TinyImageNet().load()
 
 
-def test_flowers102(home: Path) -> None:
-    folder = home / "flowers102"
+def test_flowers102(data_folder: Path) -> None:
+    folder = data_folder / "flowers102"
     for number in range(1, 5):
         picture(folder / f"jpg/image_{number:05d}.jpg", (60 * number, 0, 0), size=(90, 70))
     savemat(folder / "imagelabels.mat", {"labels": np.array([[77, 1, 102, 5]], np.uint8)})

@@ -21,8 +21,8 @@ from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
-from protea.evaluation.client_side import Examination, Space, around
-from protea.evaluation.counts import Tally, probabilities
+from protea.evaluation.client_side import Examination, FeatureSpace, around
+from protea.evaluation.counts import Counts, probabilities
 from protea.evaluation.protocols import headline, report
 from protea.evaluation.scores import Score, Shared
 from protea.evaluation.server_side import Judged, Together
@@ -65,7 +65,7 @@ def test_the_ensemble_is_the_largest_mean_probability():
     for client, chances in said.items():
         heard(together, Reply(client, 1, {"head": chances}))
     assert together.scores() == {"head": Shared(ensemble=1.0, clients=pytest.approx((0.5 + 0.0 + 0.5) / 3))}
-    assert together.alone == {0: {"head": 0.5}, 1: {"head": 0.0}, 2: {"head": 0.5}}  # all classes alike is no answer
+    assert together.alone == {0: {"head": 0.5}, 1: {"head": 0.0}, 2: {"head": 0.5}}  # equal chances are no answer
 
 
 def test_a_rule_that_some_clients_lack_has_no_ensemble():
@@ -85,7 +85,7 @@ def test_clients_answer_the_shared_test_set_by_every_rule():
         heads = torch.stack([F.softmax(worker.clients[i].model.eval()(x), 1) for i in range(toy.CLIENTS)])
     assert record.shared["head"].ensemble == float((heads.mean(0).argmax(1) == y).double().mean())
     each = (heads.argmax(2) == y).double().mean(1)
-    assert [client["shared/head"] for client in record.clients] == each.tolist()
+    assert [client.shared["head"] for client in record.clients] == each.tolist()
     assert record.shared["head"].clients == pytest.approx(float(each.mean()))
 
 
@@ -129,7 +129,7 @@ ANSWERS = torch.tensor([0, 0, 1, 1, 2, 1])
 
 
 def heard(judge: Judged | Together, reply: Reply) -> None:
-    judge.take(reply.client, judge.read(reply))
+    judge.take(reply.client, judge.read(reply.up))
 
 
 def scores(answers: torch.Tensor, classes: int, height: float = 1.0) -> torch.Tensor:
@@ -138,7 +138,7 @@ def scores(answers: torch.Tensor, classes: int, height: float = 1.0) -> torch.Te
 
 def test_measures_by_hand():
     """Class 0: 2 of 3, class 1: 1 of 2, class 2: 0 of 1, class 3: never there."""
-    tally = Tally.of(scores(ANSWERS, 4), LABELS)
+    tally = Counts.of(scores(ANSWERS, 4), LABELS)
     assert (tally.samples.tolist(), tally.hits.tolist(), tally.answers.tolist()) == (
         [3, 2, 1, 0], [2, 1, 0, 0], [2, 3, 1, 0],
     )  # fmt: skip
@@ -151,8 +151,8 @@ def test_measures_by_hand():
 
 
 def test_certain_and_right_is_calibrated_and_certain_and_wrong_is_not():
-    right = Tally.of(scores(LABELS, 3, 100.0), LABELS)
-    wrong = Tally.of(scores((LABELS + 1) % 3, 3, 100.0), LABELS)
+    right = Counts.of(scores(LABELS, 3, 100.0), LABELS)
+    wrong = Counts.of(scores((LABELS + 1) % 3, 3, 100.0), LABELS)
     assert right.calibration == pytest.approx(0.0) and wrong.calibration == pytest.approx(1.0)
 
 
@@ -160,7 +160,7 @@ def test_certain_and_right_is_calibrated_and_certain_and_wrong_is_not():
 def test_measures_are_those_of_scikit_learn(seed: int, classes: int, samples: int):
     g = torch.Generator().manual_seed(seed)
     said, labels = torch.randn(samples, classes, generator=g), torch.randint(classes, (samples,), generator=g)
-    tally, answers = Tally.of(said, labels), said.argmax(1)
+    tally, answers = Counts.of(said, labels), said.argmax(1)
     assert tally.accuracy == pytest.approx(metrics.accuracy_score(labels, answers))
     assert tally.macro_f1 == pytest.approx(metrics.f1_score(labels, answers, average="macro"))
     assert tally.balanced == pytest.approx(
@@ -168,7 +168,7 @@ def test_measures_are_those_of_scikit_learn(seed: int, classes: int, samples: in
     )
     first = samples // 2
     if first > 0:
-        parts = Tally.of(said[:first], labels[:first]) + Tally.of(said[first:], labels[first:])
+        parts = Counts.of(said[:first], labels[:first]) + Counts.of(said[first:], labels[first:])
         assert parts.accuracy == tally.accuracy and parts.calibration == pytest.approx(tally.calibration)
 
 
@@ -183,7 +183,7 @@ def test_measures_are_those_of_scikit_learn(seed: int, classes: int, samples: in
     ],
 )
 def test_a_tally_that_cannot_be_is_refused(name: str, value: torch.Tensor):
-    tally = Tally.of(scores(ANSWERS, 3), LABELS)
+    tally = Counts.of(scores(ANSWERS, 3), LABELS)
     tally.check(3, 1)
     with pytest.raises(PayloadError):
         replace(tally, **{name: value}).check(3, 1)
@@ -241,7 +241,7 @@ def test_a_round_that_judged_fewer_clients_is_not_chosen(protocol: Protocol):
 
 
 def test_no_score_at_all_is_no_answer():
-    tally = Tally.of(torch.full((2, 3), -torch.inf), torch.tensor([0, 1]))
+    tally = Counts.of(torch.full((2, 3), -torch.inf), torch.tensor([0, 1]))
     assert tally.accuracy == 0 and tally.answers.tolist() == [0, 0, 0] and len(tally) == 2
     tally.check(3, 1)
 
@@ -257,7 +257,7 @@ def test_scores_that_are_not_finite_are_named():
 
 
 def test_a_rule_that_nobody_knows_is_refused():
-    tally = Tally.of(scores(ANSWERS, 3).unsqueeze(0), LABELS)
+    tally = Counts.of(scores(ANSWERS, 3).unsqueeze(0), LABELS)
     own = torch.tensor([0])
     Examination(own, {"test": tally}).check(3, 1)
     for rules, tallies, complaint in (
@@ -280,9 +280,9 @@ def test_several_rules_are_counted_as_each_alone(seed: int, classes: int, sample
     g = torch.Generator().manual_seed(seed)
     said, labels = torch.randn(3, samples, classes, generator=g), torch.randint(classes, (samples,), generator=g)
     said[1, ::2] = said[2, :, 0] = -torch.inf
-    together = Tally.of(said, labels)
+    together = Counts.of(said, labels)
     for rule in range(3):
-        alone = Tally.of(said[rule], labels)
+        alone = Counts.of(said[rule], labels)
         for name, tensor in alone.flat().items():
             assert torch.equal(getattr(together[rule], name), tensor)
 
@@ -298,7 +298,7 @@ def test_only_participants_are_judged_if_so_wished():
         test=TEST,
     )
     for record in loop.run():
-        assert {line["client"] for line in record.clients} == set(record.participants)
+        assert {each.client for each in record.clients} == set(record.participants)
 
 
 def test_margins_and_spreads_by_hand():
@@ -361,8 +361,11 @@ def test_features_are_computed_once_for_a_state_of_the_model():
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"space": Space(torch.zeros(3), torch.ones(()), torch.ones(()))}, "Margins and spreads of shapes"),
-        ({"space": Space(torch.zeros(toy.CLASSES), torch.ones(2), torch.ones(()))}, "Margins and spreads of shapes"),
+        ({"space": FeatureSpace(torch.zeros(3), torch.ones(()), torch.ones(()))}, "Margins and spreads of shapes"),
+        (
+            {"space": FeatureSpace(torch.zeros(toy.CLASSES), torch.ones(2), torch.ones(()))},
+            "Margins and spreads of shapes",
+        ),
         ({"samples": torch.zeros(1, toy.CLASSES).long(), "hits": torch.zeros(1, toy.CLASSES).long()}, "of no samples"),
         ({"samples": torch.full((1, toy.CLASSES), 2**62)}, "of no samples, or of more than"),
         ({"certain": torch.ones(1, 3, 15, dtype=torch.bool)}, r"certainties are not \(3, 15\)"),
@@ -370,7 +373,7 @@ def test_features_are_computed_once_for_a_state_of_the_model():
 )
 def test_an_examination_that_cannot_be_is_refused(changed: dict[str, Any], complaint: str) -> None:
     space = changed.pop("space", None)
-    honest = Tally.of(F.one_hot(torch.arange(toy.CLASSES)).float().unsqueeze(0), torch.arange(toy.CLASSES))
+    honest = Counts.of(F.one_hot(torch.arange(toy.CLASSES)).float().unsqueeze(0), torch.arange(toy.CLASSES))
     judged = Judged(toy.CLASSES, toy.DIM)
     heard(judged, Reply(0, 1, pack(Examination(torch.tensor([0]), {"test": honest}))))
     with pytest.raises(PayloadError, match=complaint):

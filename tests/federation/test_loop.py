@@ -16,7 +16,7 @@ from protea.core.weights import Weights
 from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
 from protea.evaluation.client_side import Examination
-from protea.evaluation.counts import Tally
+from protea.evaluation.counts import Counts
 from protea.federation.faults import draw_absences
 from protea.federation.jobs import Job, Reply, Watch, ignore
 from protea.federation.loop import Federation
@@ -38,7 +38,7 @@ def examination(samples: int, *hits: int) -> Examination:
     scores = torch.zeros(len(hits), samples, toy.CLASSES)
     for own, right in zip(scores, hits, strict=True):
         own[:right, 0] = own[right:, 1] = 1.0
-    tally = Tally.of(scores, torch.zeros(samples, dtype=torch.int64))
+    tally = Counts.of(scores, torch.zeros(samples, dtype=torch.int64))
     return Examination(torch.arange(len(hits)), {"test": tally} if samples else {})
 
 
@@ -53,9 +53,9 @@ def test_a_round_goes_down_once_and_up_once():
     size = 4 * (toy.CLASSES * toy.DIM + toy.CLASSES)
     assert [(r.bytes_down, r.bytes_up) for r in records] == [(0, 3 * size), (3 * size, 3 * size)]
     assert [(r.total_down, r.total_up) for r in records] == [(0, 3 * size), (3 * size, 6 * size)]
-    assert [(c["down"], c["up"], c["total_down"], c["total_up"]) for c in records[1].clients] == [
-        (size, size, size, 2 * size)
-    ] * 3
+    assert [
+        (c.bytes.down, c.bytes.up, c.bytes.total_down, c.bytes.total_up) for c in records[1].clients if c.bytes
+    ] == [(size, size, size, 2 * size)] * 3
 
 
 def test_accuracy_is_weighted_by_samples_and_by_clients():
@@ -138,7 +138,7 @@ def test_a_client_that_fails_in_evaluation_is_on_record_too():
     engine = Scripted(upload, judge)
     (record,) = Federation(FedProto(), engine, toy.server(), FederationPlan(clients=3, rounds=1, failures="skip")).run()
     assert record.failures == {1: "client 1: no test data"} and record.accuracy == 0.75
-    assert [line["client"] for line in record.clients if "test/method" in line] == [0, 2]
+    assert [each.client for each in record.clients if each.accuracy is not None] == [0, 2]
     with pytest.raises(ClientError, match="no test data"):
         list(Federation(FedProto(), engine, toy.server(), FederationPlan(clients=3, rounds=1)).run())
 
@@ -288,7 +288,7 @@ def test_a_client_that_is_refused_three_times_in_a_row_is_asked_no_more():
     assert [job.round for job in engine.jobs if job.task == "train" and job.client == 1] == [1, 2, 3, 4, 5]
     again = Federation(FedProto(), Scripted(script), toy.server(), FederationPlan(clients=2, rounds=7, failures="skip"))
     again.recall(Record.read([line for record in records[:4] for line in record.lines()]))
-    assert again.ledger.refusals[1] == 2 and again.ledger.up[1] == records[3].clients[1]["total_up"]
+    assert again.ledger.refusals[1] == 2 and again.ledger.up[1] == records[3].clients[1].bytes.total_up
     for never in Federation(
         FedProto(),
         Scripted(script),

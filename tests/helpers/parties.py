@@ -22,9 +22,9 @@ from protea.engines.flower.programs import free_port
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
-from protea.network.coordinator.directory import Home
+from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
-from protea.network.task import Task, made, new_server
+from protea.network.task import Task, new_server, new_task
 from protea.runs.directory import RunDirectory
 
 NAMES = ("north", "south", "east")
@@ -70,7 +70,7 @@ def data():
 
 def make_home(
     folder: Path, sites: Sequence[str] = NAMES, *, tls: bool = True, public: bytes | None = None, **settings: Any
-) -> Home:
+) -> CoordinatorDirectory:
     table = {
         "classes": [str(digit) for digit in range(10)],
         "rounds": 2,
@@ -80,7 +80,9 @@ def make_home(
         "training": {"lr": 0.05},
         **settings,
     }
-    home = Home.create(folder, made(table, []), "localhost" if tls else "127.0.0.1", free_port(), tls, public)
+    home = CoordinatorDirectory.create(
+        folder, new_task(table, []), "localhost" if tls else "127.0.0.1", free_port(), tls, public
+    )
     for name in sites:
         home.invite(name)
     return home
@@ -97,7 +99,7 @@ def make_site(folder: Path, bundle: Path, name: str) -> Site:
     np.savez(folder / "data.npz", x=(digits.images[part] * 15).astype("uint8"), y=digits.target[part])
     (folder / "site.py").write_text(MODELS[name] + DATA)
     (folder / "site.toml").write_text("")
-    bundles.unpack(bundle, folder / "bundle")
+    bundles.open_bundle(bundle, folder / "bundle")
     return Site(folder)
 
 
@@ -142,7 +144,7 @@ class Parties:
     def __init__(self, folder: Path) -> None:
         self.folder, self.all = folder, list[Party]()
 
-    def serve(self, home: Home) -> Party:
+    def serve(self, home: CoordinatorDirectory) -> Party:
         return self._start("serve.log", "federation", "serve", home.path)
 
     def join(self, site: Site | Path, *more: str | Path) -> Party:
@@ -200,7 +202,7 @@ def alone(task: Task, sites: Sequence[Site], folder: Path) -> tuple[list[dict[st
     return plain(lines), {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def over_network(home: Home, sites: Sequence[Site]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+def over_network(home: CoordinatorDirectory, sites: Sequence[Site]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
     """What a federation left: its records, and every site's state."""
     lines = [line for line in RunDirectory.open(home.path / "run").metrics() if line["kind"] != "data"]
     states = {}

@@ -8,10 +8,10 @@ from typing import Any
 from protea.core.payload import Named
 from protea.engines.messages import job_to_bytes, joined, parted
 from protea.federation.jobs import Job, JobKind
-from protea.network.coordinator.directory import Home
+from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
-from protea.network.task import made
-from protea.network.trust.bundles import unpack
+from protea.network.task import new_task
+from protea.network.trust.bundles import open_bundle
 
 CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -31,10 +31,10 @@ def code(model: str = MODEL, data: str = DATA) -> str:
     return f"{imports}\n\ndef model():{model}\n\ndef data():{data}"
 
 
-def home(path: Path, *changes: str, tls: bool = True, **settings: Any) -> Home:
+def home(path: Path, *changes: str, tls: bool = True, **settings: Any) -> CoordinatorDirectory:
     """A federation of digits, with no site yet."""
     table = {"classes": list(CLASSES), "rounds": 4, "models": {"dim": 16}, **settings}
-    return Home.create(path, made(table, list(changes)), "localhost", 8443, tls)
+    return CoordinatorDirectory.create(path, new_task(table, list(changes)), "localhost", 8443, tls)
 
 
 def site(path: Path, bundle: Path, python: str | None = None, settings: str = "") -> Site:
@@ -42,7 +42,7 @@ def site(path: Path, bundle: Path, python: str | None = None, settings: str = ""
     path.mkdir(parents=True, exist_ok=True)
     (path / "site.py").write_text(code() if python is None else python)
     (path / "site.toml").write_text('device = "cpu"\n' + settings)
-    unpack(bundle, path / "bundle")
+    open_bundle(bundle, path / "bundle")
     return Site(path)
 
 

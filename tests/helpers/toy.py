@@ -172,7 +172,7 @@ def accuracy(method: Method[Any, Any], worker: Worker, centre: Server) -> float:
     """On all clients' test samples, as the method answers."""
     down, hits = method.broadcast(centre, 0), []
     for client in worker.clients.values():
-        client.rest()
+        client.set_evaluation()
         assert client.test is not None
         x, y = client.test.batch(torch.arange(len(client.test)))
         hits.append(method.predict(client, x, down).argmax(1) == y)

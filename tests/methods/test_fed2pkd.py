@@ -296,7 +296,7 @@ def test_a_student_changes_nothing_for_the_clients():
 
 def test_it_answers_by_head_or_by_the_prototype_at_the_smallest_angle():
     client = ready()
-    client.rest()
+    client.set_evaluation()
     x, _ = client.train.batch(torch.arange(9))
     known = prototypes(ALL)
     down = PublicTask(EVERY, EVERY, torch.zeros(PUBLIC, toy.DIM), known)

@@ -113,11 +113,11 @@ def test_clients_with_the_same_data_make_one_step_of_central_training():
 
 def test_one_step_on_each_part_is_one_step_on_the_whole_if_parts_count_by_samples():
     parts = list(torch.arange(100).split([10, 30, 60]))
-    for average, alike in (("samples", True), ("uniform", False)):
+    for average, equal in (("samples", True), ("uniform", False)):
         server = server_with(plain())
         expected = one_step(server.memory["model"], torch.arange(100)).head.weight
         round_of(FedAvg(average=average), server, parts)
-        assert torch.allclose(server.memory["model"].head.weight, expected, atol=1e-6) == alike
+        assert torch.allclose(server.memory["model"].head.weight, expected, atol=1e-6) == equal
 
 
 def test_the_average_of_one_client_is_its_model_to_the_bit():
@@ -172,7 +172,7 @@ def test_clients_answer_with_the_average_or_with_what_they_made_of_it():
     client, other = client_with(plain()), plain()
     x, _ = client.train.batch(torch.arange(9))
     down = Weights.of(other)
-    with client.model.remembering():  # as evaluation does: features of its own must not be mixed in
+    with client.model.reuse_features():  # as evaluation does: features of its own must not be mixed in
         own = client.model(x)
         assert torch.equal(FedAvg().predict(client, x, down), other(x))
         assert torch.equal(FedAvg(answer="own").predict(client, x, down), own)
@@ -239,7 +239,7 @@ def test_a_client_refuses_a_model_that_is_not_like_its_own():
 def test_all_clients_must_have_one_architecture():
     for method in (FedAvg(), FedProx()):
         Experiment(method=method, models=Models(family="tiny_cnn")).check()
-        with pytest.raises(ConfigError, match="all alike"):
+        with pytest.raises(ConfigError, match="all the same"):
             Experiment(method=method, models=Models(family="tiny5")).check()
 
 
@@ -275,10 +275,10 @@ def test_fedprox_without_a_pull_is_fedavg_to_the_bit():
 
 def test_the_first_step_of_fedprox_is_that_of_fedavg_to_the_bit():
     """Nobody has moved yet, so nothing is pulled; from the second step on something is."""
-    for epochs, alike in ((1, True), (2, False)):
+    for epochs, equal in ((1, True), (2, False)):
         plan = Training(epochs=epochs, batch=1000, lr=0.5)
         found = [run(method, rounds=1, training=plan)[1].memory["model"] for method in (FedAvg(), FedProx(pull=3.0))]
-        assert same(*found) == alike
+        assert same(*found) == equal
 
 
 def test_the_pull_of_246_weights_that_each_moved_by_one():

@@ -53,7 +53,7 @@ def test_likeness_of_two_samples():
     """Features 2 apart, noise 1 apart in each number: 2 in two of four pairs, so exp(-1)."""
     features, noise = torch.tensor([[0.0], [2.0]]), torch.tensor([[0.0, 0.0], [1.0, -1.0]])
     assert likeness(features, noise).item() == pytest.approx(0.367879, abs=1e-6)
-    assert likeness(torch.ones(2, 1), noise).item() == 1  # alike, though their noise is not
+    assert likeness(torch.ones(2, 1), noise).item() == 1  # equal, though their noise is not
     assert likeness(features, torch.zeros(2, 2)).item() == 1
 
 

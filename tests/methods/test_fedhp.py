@@ -166,7 +166,7 @@ def test_a_client_starts_from_the_average_trains_all_prototypes_and_sends_those_
     sent = method.local_update(client, PrototypesAndAnchors(all_of(known), all_of(unit())))
     moved = (vectors_of(client) - known).norm(dim=1)
     assert (moved > 0).all()
-    assert sent.present.tolist() == [True, True, True, False, False, False] == client.own.tolist()
+    assert sent.present.tolist() == [True, True, True, False, False, False] == client.own_classes.tolist()
     assert torch.equal(sent.vectors[:3], vectors_of(client)[:3]) and sent.vectors[3:].abs().sum() == 0
     assert sent.counts.tolist() == client.train.counts(toy.CLASSES).tolist()
 
@@ -223,7 +223,7 @@ def test_one_client_of_one_class_is_its_own_average_by_either_rule():
 def test_it_answers_by_the_prototypes_it_trained_or_by_the_average():
     client, down = started(FedHP()), PrototypesAndAnchors(all_of(unit()), all_of(unit()))
     FedHP().local_update(client, down)
-    client.rest()
+    client.set_evaluation()
     x, _ = client.train.batch(torch.arange(9))
     z = client.model.features(x)
     assert torch.equal(FedHP().predict(client, x, down), all_of(vectors_of(client)).scores(z))
@@ -232,7 +232,7 @@ def test_it_answers_by_the_prototypes_it_trained_or_by_the_average():
 
 def test_a_client_that_has_not_taken_part_yet_answers_by_the_average():
     client, down = started(FedHP()), PrototypesAndAnchors(all_of(unit()), all_of(unit()))
-    client.rest()
+    client.set_evaluation()
     x, _ = client.train.batch(torch.arange(9))
     assert torch.equal(FedHP().predict(client, x, down), down.prototypes.scores(client.model.features(x)))
 

@@ -19,7 +19,7 @@ from protea.core.errors import ConfigError, PayloadError
 from protea.core.payload import nbytes, pack
 from protea.core.rng import Streams
 from protea.core.server import Server
-from protea.methods.fednh import BodyAndPrototypes, FedNH, load, trained, unit
+from protea.methods.fednh import BodyAndPrototypes, FedNH, load_parts, trained, unit
 from protea.models.nearest import Nearest
 
 
@@ -167,12 +167,12 @@ def test_clients_answer_as_the_server_s_model_does_or_by_their_own():
     for method in (FedNH(), FedNH(scale=30.0)):
         server, client = started(method)
         down = method.broadcast(server, 0)
-        load(client.model, down)
+        load_parts(client.model, down)
         with torch.no_grad():
             client.model.body[0].weight += 1.0
         x, _ = client.train.batch(torch.arange(9))
         model = server.memory["model"].eval()
-        with client.model.remembering():  # as evaluation does: features of its own must not be mixed in
+        with client.model.reuse_features():  # as evaluation does: features of its own must not be mixed in
             own = client.model(x)
             torch.testing.assert_close(method.predict(client, x, down), model(x))
             assert torch.equal(FedNH(answer="own").predict(client, x, down), own)
@@ -230,7 +230,7 @@ def test_settings_out_of_range_and_clients_with_different_models_are_refused():
     for method, family, why in [
         (FedNH(smoothing=1.1), "tiny_cnn", "method.smoothing"),
         (FedNH(scale=0.0), "tiny_cnn", "method.scale"),
-        (FedNH(), "tiny5", "all alike"),
+        (FedNH(), "tiny5", "all the same"),
     ]:
         with pytest.raises(ConfigError, match=why):
             Experiment(method=method, models=Models(family=family)).check()

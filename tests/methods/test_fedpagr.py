@@ -169,8 +169,8 @@ def test_a_fixed_classifier_stays_where_it_was_anchored():
 def test_uploads_have_unit_length_and_no_counts():
     client = toy.build(0, Streams(1))
     sent = FedPAGR().local_update(client, directions())
-    torch.testing.assert_close(sent.vectors.norm(dim=1), client.own.float())
-    assert torch.equal(sent.counts, client.own.float())
+    torch.testing.assert_close(sent.vectors.norm(dim=1), client.own_classes.float())
+    assert torch.equal(sent.counts, client.own_classes.float())
 
 
 def test_a_prototype_is_the_mean_of_unit_features_not_of_features():

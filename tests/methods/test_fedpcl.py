@@ -144,7 +144,7 @@ def test_in_the_first_round_clients_send_what_they_have_and_learn_nothing():
     sent = method.local_update(client, None)
     assert client.losses == [] and all(torch.equal(before[n], t) for n, t in client.model.body.state_dict().items())
     torch.testing.assert_close(sent.vectors[1], F.normalize(z[y == 1], dim=1).mean(0))
-    assert sent.counts.tolist() == client.own.float().tolist()  # how many samples stays with the client
+    assert sent.counts.tolist() == client.own_classes.float().tolist()  # how many samples stays with the client
 
 
 def test_the_server_averages_who_has_a_class_and_passes_every_set_on():
@@ -230,7 +230,7 @@ def test_clients_with_an_adapter_learn(body: Any):
 def test_it_answers_by_its_own_prototypes_or_by_the_average():
     client = started(FedPCL())
     own = FedPCL().local_update(client, None)
-    client.rest()
+    client.set_evaluation()
     x, _ = client.train.batch(torch.arange(9))
     z, down = client.model.features(x), PrototypesOfAll(prototypes(ALL), {})
     assert torch.equal(FedPCL().predict(client, x, down), own.scores(z, "cosine"))
@@ -244,7 +244,7 @@ def test_a_class_without_prototype_is_never_answered_however_far_the_others_are(
     opposite = Prototypes(-local.vectors, local.counts)
     assert isinstance(client.model.head, Nearest)
     client.model.head.set(opposite)
-    client.rest()
+    client.set_evaluation()
     x, _ = client.train.batch(torch.arange(9))
     scores = FedPCL().predict(client, x, None)
     assert scores.max() < 0 and bool(opposite.present[scores.argmax(1)].all())
@@ -252,7 +252,7 @@ def test_a_class_without_prototype_is_never_answered_however_far_the_others_are(
 
 def test_a_client_that_has_not_taken_part_yet_answers_by_the_average():
     client, down = started(FedPCL()), PrototypesOfAll(prototypes(ALL), {})
-    client.rest()
+    client.set_evaluation()
     x, _ = client.train.batch(torch.arange(9))
     assert torch.equal(FedPCL().predict(client, x, down), down.mean.scores(client.model.features(x), "cosine"))
 

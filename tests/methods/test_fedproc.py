@@ -26,7 +26,7 @@ def all_of(vectors: Any) -> Prototypes:
     return Prototypes(torch.as_tensor(vectors), torch.ones(len(vectors)))
 
 
-def alike(id: int, streams: Streams) -> Client:
+def same_model(id: int, streams: Streams) -> Client:
     """The toy's client, but with the one architecture that its server makes."""
     client = toy.build(id, streams)
     with streams.default("model"):
@@ -174,18 +174,18 @@ def test_shared_weights_are_averaged_by_samples():
 def test_sharing_clients_all_start_from_the_same_model_and_one_client_alone_keeps_its_own():
     """With one client and cross entropy alone, the average is the client's own model."""
     method = FedProc(share_weights=True, horizon=1)
-    worker, server = run(method, alike, clients=1)
+    worker, server = run(method, same_model, clients=1)
     assert Weights.of(worker.clients[0].model).tensors.keys() == server.memory["model"].tensors.keys()
     for name, tensor in worker.clients[0].model.state_dict().items():
         assert torch.equal(tensor, server.memory["model"].tensors[name])
 
 
 def test_sharing_clients_answer_with_the_averaged_model_and_keep_their_own():
-    method, client, other = FedProc(share_weights=True), alike(0, Streams(1)), alike(1, Streams(2))
+    method, client, other = FedProc(share_weights=True), same_model(0, Streams(1)), same_model(1, Streams(2))
     client.model.eval(), other.model.eval()
     x, _ = client.train.batch(torch.arange(9))
     down = CentresAndModel(all_of(unit(torch.randn(toy.CLASSES, toy.DIM))), Weights.of(other.model))
-    with client.model.remembering():  # as evaluation does: features of its own must not be mixed in
+    with client.model.reuse_features():  # as evaluation does: features of its own must not be mixed in
         own = client.model(x)
         assert torch.equal(method.predict(client, x, down), other.model(x))
         assert torch.equal(client.model(x), own)
@@ -197,13 +197,13 @@ def test_sharing_clients_answer_with_the_averaged_model_and_keep_their_own():
 def test_sharing_is_the_same_in_other_processes(tmp_path: Path):
     """The contract tests' federation has different models, which this cannot use."""
     method = FedProc(share_weights=True, horizon=3)
-    found = [play(method, ENGINES[name], tmp_path / name, build=alike) for name in ("inline", "2 workers")]
+    found = [play(method, ENGINES[name], tmp_path / name, build=same_model) for name in ("inline", "2 workers")]
     assert found[0] == found[1]
 
 
 def test_sharing_survives_a_missing_reply_and_learns(tmp_path: Path):
     method = FedProc(share_weights=True, horizon=8)
-    records = play(method, Forgetful, tmp_path, build=alike, rounds=8, failures="skip")["records"]
+    records = play(method, Forgetful, tmp_path, build=same_model, rounds=8, failures="skip")["records"]
     last = [line for line in records if line["kind"] == "round"][-1]
     assert last["accuracy"] > 0.6  # of six classes, by one model
 
@@ -242,5 +242,5 @@ def test_only_shared_weights_need_one_architecture():
     assert FedProc().needs == Needs()
     Experiment(method=FedProc(), models=Models(family="tiny5")).check()
     Experiment(method=FedProc(share_weights=True), models=Models(family="tiny_cnn")).check()
-    with pytest.raises(ConfigError, match="all alike"):
+    with pytest.raises(ConfigError, match="all the same"):
         Experiment(method=FedProc(share_weights=True), models=Models(family="tiny5")).check()

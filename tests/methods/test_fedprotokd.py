@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from toy import same, started
 
 from protea import Prototypes, Server, SplitModel, Upload, losses
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 from protea.core.errors import PayloadError, ProteaError
 from protea.core.payload import nbytes, pack
 from protea.core.rng import Streams
@@ -38,7 +38,7 @@ KINDS = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def one_thread_one_seed():
-    with threads(1), Streams(0).default("test"):  # such small tensors lose time to more threads
+    with torch_threads(1), Streams(0).default("test"):  # such small tensors lose time to more threads
         yield
 
 

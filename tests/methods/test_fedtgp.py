@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from protea import Prototypes, Upload
-from protea.core.devices import threads
+from protea.core.devices import torch_threads
 from protea.core.errors import ProteaError
 from protea.core.rng import Streams
 from protea.core.server import Server
@@ -35,7 +35,7 @@ def all_of(vectors: list[list[float]]) -> Prototypes:
 def served(method: FedTGP, *rounds: list[Prototypes], classes: int = 3, dim: int = 2) -> Server:
     """The server after it got these uploads, round by round."""
     server = Server(classes, dim, Streams(5))
-    with threads(1), torch.random.fork_rng():
+    with torch_threads(1), torch.random.fork_rng():
         torch.manual_seed(0)
         method.start_server(server)
         for parts in rounds:

@@ -221,7 +221,7 @@ def test_weights_below_zero_and_clients_with_different_models_are_refused():
     for method, family, why in [
         (FedUV(variance=-1.0), "tiny_cnn", "method.variance"),
         (FedUV(uniformity=-1.0), "tiny_cnn", "method.uniformity"),
-        (FedUV(), "tiny5", "all alike"),
+        (FedUV(), "tiny5", "all the same"),
     ]:
         with pytest.raises(ConfigError, match=why):
             Experiment(method=method, models=Models(family=family)).check()

@@ -147,7 +147,7 @@ def test_a_larger_scale_gives_longer_features():
 
 def test_how_many_samples_a_client_has_stays_with_it_unless_they_are_asked_for():
     client = toy.build(0, Streams(1))
-    assert torch.equal(ProtoNorm().local_update(client, None).counts, client.own.float())
+    assert torch.equal(ProtoNorm().local_update(client, None).counts, client.own_classes.float())
     assert torch.equal(ProtoNorm(average="count").local_update(client, None).counts, client.train.counts(6).float())
 
 

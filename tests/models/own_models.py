@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from protea.config.families import Adapter, Member, Models
+from protea.config.families import AdapterKind, Member, Models
 from protea.core.split_model import SplitModel
 from protea.models.maker import ModelMaker
 
@@ -97,14 +97,20 @@ def nothing(shape: tuple[int, ...], classes: int) -> Any:
 
 
 def build(
-    member: Member, *, shape: tuple[int, ...], classes: int, dim: int, adapter: Adapter = "pool", dropout: float = 0.1
+    member: Member,
+    *,
+    shape: tuple[int, ...],
+    classes: int,
+    dim: int,
+    adapter: AdapterKind = "pool",
+    dropout: float = 0.1,
 ) -> SplitModel:
     """A model of a member, for samples of that shape."""
     return ModelMaker(Models(dim=dim, adapter=adapter, dropout=dropout), shape, classes).build(member)
 
 
 def smallest(
-    members: Sequence[Member], *, shape: tuple[int, ...], classes: int, dim: int, adapter: Adapter = "pool"
+    members: Sequence[Member], *, shape: tuple[int, ...], classes: int, dim: int, adapter: AdapterKind = "pool"
 ) -> Member:
     """The member with the fewest parameters."""
     maker = ModelMaker(Models(dim=dim, adapter=adapter), shape, classes)

@@ -60,10 +60,10 @@ class Counting(nn.Module):
         return x
 
 
-def test_a_remembering_model_computes_the_features_of_a_batch_once():
+def test_a_model_that_reuses_features_computes_the_features_of_a_batch_once():
     model = SplitModel(Counting(), Pool(3), nn.Linear(3, 2))
     x, other = torch.randn(2, 3), torch.randn(2, 3)
-    with model.remembering():
+    with model.reuse_features():
         model.features(x), model(x)
         assert model.body.calls == 1
         model(other)

@@ -12,7 +12,7 @@ from protea.config.registry import BUILT_IN
 from protea.core.errors import ConfigError
 from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
-from protea.models.architectures import parameters as size
+from protea.models.architectures import count_parameters as size
 
 LARGE = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 OF_TORCHVISION = ("googlenet", "mobilenet_v2", "shufflenet_v2_x1_0", "efficientnet_b0")

@@ -8,7 +8,7 @@ from torch import nn
 from protea.config.families import Member
 from protea.core.errors import ConfigError, PluginError
 from protea.core.split_model import SplitModel
-from protea.models.architectures import parameters as size
+from protea.models.architectures import count_parameters as size
 
 IMAGE = (1, 6, 6)
 

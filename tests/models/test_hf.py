@@ -38,7 +38,7 @@ def seen(model: SplitModel, texts: list[str] = TEXTS) -> torch.Tensor:
 
 def whole(texts: list[str], pooling: str = "mean") -> torch.Tensor:
     """By the library's own forward, all layers at once."""
-    tokenizer, model, _ = hf.loaded(hf.find("minilm"))
+    tokenizer, model, _ = hf.load_encoder(hf.locate_encoder("minilm"))
     coded = tokenizer(texts, padding=True, truncation=True, max_length=24, return_tensors="pt")
     with torch.no_grad():
         states = model(**coded).last_hidden_state

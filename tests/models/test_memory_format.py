@@ -99,10 +99,10 @@ def test_an_unwritable_folder_is_no_obstacle(tmp_path: Path, monkeypatch: pytest
 
 
 def test_weights_lie_as_they_should():
-    recipe = prepare(experiment(models("htcnn2")))
+    factory = prepare(experiment(models("htcnn2")))
     strides = [
-        {m.weight.stride() for m in recipe.make(member).modules() if isinstance(m, torch.nn.Conv2d)}
-        for member in recipe.members
+        {m.weight.stride() for m in factory.make(member).modules() if isinstance(m, torch.nn.Conv2d)}
+        for member in factory.members
     ]
     make = ModelMaker(models(), (1, 28, 28), 4)
     plain = {m.weight.stride() for m in make("htcnn2").modules() if isinstance(m, torch.nn.Conv2d)}

@@ -10,7 +10,7 @@ from torch import nn
 from protea.config.families import Member
 from protea.core.errors import ConfigError
 from protea.core.split_model import SplitModel
-from protea.models.text import cut, mean
+from protea.models.text import mean_of_words, trim_padding
 
 NAMES = ("bag", "textcnn", "bilstm")
 TEXTS = ["fever and chest pain for three days", "broken wrist", "", "fever " * 300]
@@ -75,12 +75,12 @@ def test_order_matters_to_all_but_the_bag():
 def test_the_mean_is_over_words_only():
     vectors = torch.tensor([[[2.0], [4.0], [9.0]], [[5.0], [7.0], [1.0]]])
     there = torch.tensor([[True, True, False], [False, False, False]])
-    assert mean(vectors, there).tolist() == [[3.0], [0.0]]
+    assert mean_of_words(vectors, there).tolist() == [[3.0], [0.0]]
 
 
 def test_columns_without_words_are_cut_at_the_end_only():
-    assert cut(torch.tensor([[0, 5, 0, 0], [0, 0, 0, 0]])).tolist() == [[0, 5], [0, 0]]
-    assert cut(torch.zeros(2, 3, dtype=torch.int64)).shape == (2, 1)
+    assert trim_padding(torch.tensor([[0, 5, 0, 0], [0, 0, 0, 0]])).tolist() == [[0, 5], [0, 0]]
+    assert trim_padding(torch.zeros(2, 3, dtype=torch.int64)).shape == (2, 1)
 
 
 def test_sizes_that_make_no_sense_are_refused():

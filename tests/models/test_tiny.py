@@ -7,7 +7,7 @@ from own_models import build
 from sklearn.datasets import load_digits
 
 from protea.config.families import FAMILIES, Member
-from protea.models.architectures import parameters as size
+from protea.models.architectures import count_parameters as size
 
 NAMES = [member.architecture for member in FAMILIES["tiny5"]]
 

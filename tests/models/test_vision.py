@@ -11,14 +11,14 @@ from torch import nn
 
 from protea.config.families import Member, members
 from protea.core.errors import ConfigError, PluginError
-from protea.models.architectures import parameters as size
+from protea.models.architectures import count_parameters as size
 from protea.models.resnet import Bottleneck
-from protea.models.vision import load, take_channels
+from protea.models.vision import import_quietly, take_channels
 
 
 def package(name: str):
     try:
-        return load(name)
+        return import_quietly(name)
     except PluginError:
         pytest.skip(f"{name} is not installed (extra vision)")
 

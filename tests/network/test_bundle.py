@@ -18,10 +18,10 @@ import places
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from protea.core.errors import ConfigError
-from protea.network.coordinator.directory import Home
-from protea.network.task import made
+from protea.network.coordinator.directory import CoordinatorDirectory
+from protea.network.task import new_task
 from protea.network.trust import bundles as bundles
-from protea.network.trust.bundles import FORMAT, SMALL, Invitation, pack, read, unpack
+from protea.network.trust.bundles import FORMAT, SMALL, Invitation, open_bundle, pack_bundle, read_bundle
 from protea.network.trust.keys import Signer, make_site_key, public_of_site, write_private
 
 Files = dict[str, bytes]
@@ -31,7 +31,7 @@ Files = dict[str, bytes]
 def good(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """The files of a real bundle."""
     home = places.home(tmp_path_factory.mktemp("home") / "digits")
-    return read(home.invite("north"))
+    return read_bundle(home.invite("north"))
 
 
 def zipped(files: list[tuple[str, bytes]]) -> bytes:
@@ -62,7 +62,9 @@ def declared(files: Files, size: int) -> bytes:
 
 def damaged(files: Files) -> bytes:
     """Packed, with rubble where the packed task was."""
-    content = bytearray(pack(Invitation(FORMAT, "north", 0, "localhost:8443", True), without(files, "bundle.json")))
+    content = bytearray(
+        pack_bundle(Invitation(FORMAT, "north", 0, "localhost:8443", True), without(files, "bundle.json"))
+    )
     at = content.index(b"task.toml") + len("task.toml")
     content[at : at + 40] = bytes(range(40))
     return bytes(content)
@@ -125,7 +127,7 @@ def test_what_is_no_bundle_is_refused_before_anything_is_written(
     path, folder = tmp_path / "north.protea", tmp_path / "inside" / "bundle"
     path.write_bytes(make(good))
     with pytest.raises(ConfigError, match=complaint):
-        unpack(path, folder)
+        open_bundle(path, folder)
     assert sorted(tmp_path.rglob("*")) == [path]
 
 
@@ -134,20 +136,20 @@ def test_a_file_that_is_in_it_twice_is_refused(good: Files, tmp_path: Path) -> N
     """Readers differ in which of the two they take."""
     (tmp_path / "b.protea").write_bytes(zipped([*good.items(), ("task.toml", b'classes = ["a", "b"]')]))
     with pytest.raises(ConfigError, match="twice"):
-        unpack(tmp_path / "b.protea", tmp_path / "bundle")
+        open_bundle(tmp_path / "b.protea", tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
 
 
 def test_a_bundle_that_is_not_there_is_told(tmp_path: Path) -> None:
     for path in (tmp_path / "none.protea", tmp_path):
         with pytest.raises(ConfigError, match="cannot be read"):
-            read(path)
+            read_bundle(path)
 
 
 def test_a_bundle_comes_out_as_it_went_in(good: Files, tmp_path: Path) -> None:
     path = tmp_path / "north.protea"
-    path.write_bytes(pack(Invitation(FORMAT, "north", 3, "h:1", True), without(good, "bundle.json")))
-    found = unpack(path, tmp_path / "bundle")
+    path.write_bytes(pack_bundle(Invitation(FORMAT, "north", 3, "h:1", True), without(good, "bundle.json")))
+    found = open_bundle(path, tmp_path / "bundle")
     assert found.invitation == Invitation(FORMAT, "north", 3, "h:1", True)
     assert found.task.classes == places.CLASSES and found.coordinator == good["coordinator.pub"]
     assert found.ca is not None and found.ca.read_bytes() == good["ca.crt"]
@@ -160,7 +162,7 @@ def test_a_bundle_comes_out_as_it_went_in(good: Files, tmp_path: Path) -> None:
 def test_an_open_bundle_is_for_its_owner_only(good: Files, tmp_path: Path) -> None:
     (tmp_path / "b.protea").write_bytes(zipped(list(good.items())))
     (tmp_path / "bundle").mkdir(mode=0o755)
-    unpack(tmp_path / "b.protea", tmp_path / "bundle")
+    open_bundle(tmp_path / "b.protea", tmp_path / "bundle")
     assert (tmp_path / "bundle").stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o777 for file in (tmp_path / "bundle").iterdir()} == {0o600}
 
@@ -168,9 +170,9 @@ def test_an_open_bundle_is_for_its_owner_only(good: Files, tmp_path: Path) -> No
 def test_a_newer_bundle_takes_the_place_of_the_old_one(good: Files, tmp_path: Path) -> None:
     """Also of what is in the old one only."""
     (tmp_path / "b.protea").write_bytes(zipped([*good.items(), ("public.safetensors", b"old")]))
-    assert unpack(tmp_path / "b.protea", tmp_path / "bundle").public is not None
+    assert open_bundle(tmp_path / "b.protea", tmp_path / "bundle").public is not None
     (tmp_path / "b.protea").write_bytes(zipped(list(good.items())))
-    assert unpack(tmp_path / "b.protea", tmp_path / "bundle").public is None
+    assert open_bundle(tmp_path / "b.protea", tmp_path / "bundle").public is None
 
 
 def test_a_bundle_that_was_not_written_to_its_end_is_none(
@@ -187,7 +189,7 @@ def test_a_bundle_that_was_not_written_to_its_end_is_none(
 
     monkeypatch.setattr(bundles, "write_private", full)
     with pytest.raises(OSError, match="No space left"):
-        unpack(tmp_path / "b.protea", tmp_path / "bundle")
+        open_bundle(tmp_path / "b.protea", tmp_path / "bundle")
     assert sorted(written) == sorted(good.keys() - {"bundle.json"})  # by which a site knows that it has one
 
 
@@ -197,13 +199,14 @@ def test_a_bundle_that_was_not_written_to_its_end_is_none(
 def test_a_home_is_found_again_as_it_was_made(tmp_path: Path) -> None:
     made_one = places.home(tmp_path / "home")
     paths = [made_one.invite(name) for name in ("north", "south")]
-    home = Home.open(tmp_path / "home")
+    home = CoordinatorDirectory.open(tmp_path / "home")
     assert [site.name for site in home.guests.sites] == ["north", "south"] and home.task == made_one.task
     assert home.site_keys == {
-        name: public_of_site(read(path)["site.key"]) for name, path in zip(("north", "south"), paths, strict=True)
+        name: public_of_site(read_bundle(path)["site.key"])
+        for name, path in zip(("north", "south"), paths, strict=True)
     }
     for number, path in enumerate(paths):
-        found = unpack(path, tmp_path / "open" / str(number))
+        found = open_bundle(path, tmp_path / "open" / str(number))
         assert (found.invitation.id, found.invitation.address) == (number, "localhost:8443")
         assert found.coordinator == home.signer.public() and found.task.mark() == home.task.mark()
     assert isinstance(home.signer.key, ed25519.Ed25519PrivateKey) and home.tls is not None
@@ -221,7 +224,7 @@ def test_what_is_secret_in_a_home_is_for_its_owner_only(tmp_path: Path) -> None:
 
 def test_no_key_of_the_coordinator_is_in_a_bundle(tmp_path: Path) -> None:
     home = places.home(tmp_path / "home")
-    content = b"".join(read(home.invite("north")).values())
+    content = b"".join(read_bundle(home.invite("north")).values())
     for path in (home.path / "keys").glob("*.key"):
         assert path.read_bytes().splitlines()[1] not in content
 
@@ -229,16 +232,16 @@ def test_no_key_of_the_coordinator_is_in_a_bundle(tmp_path: Path) -> None:
 def test_without_tls_there_are_no_keys_of_sites(tmp_path: Path) -> None:
     home = places.home(tmp_path / "home", tls=False)
     path = home.invite("north")
-    assert read(path).keys() == {"bundle.json", "task.toml", "coordinator.pub"}
+    assert read_bundle(path).keys() == {"bundle.json", "task.toml", "coordinator.pub"}
     assert home.site_keys == {} and home.tls is None
-    opened = unpack(path, tmp_path / "open")
+    opened = open_bundle(path, tmp_path / "open")
     assert opened.ca is None and opened.key is None
 
 
 def test_an_ipv6_address_can_be_told_from_its_port(tmp_path: Path) -> None:
-    task = made({"classes": ["a", "b"]}, [])
-    home = Home.create(tmp_path / "home", task, "2001:db8::7", 8443, True)
-    assert unpack(home.invite("north"), tmp_path / "open").invitation.address == "[2001:db8::7]:8443"
+    task = new_task({"classes": ["a", "b"]}, [])
+    home = CoordinatorDirectory.create(tmp_path / "home", task, "2001:db8::7", 8443, True)
+    assert open_bundle(home.invite("north"), tmp_path / "open").invitation.address == "[2001:db8::7]:8443"
 
 
 def test_a_directory_that_has_something_in_it_is_left_alone(tmp_path: Path) -> None:
@@ -252,19 +255,19 @@ def test_a_directory_that_has_something_in_it_is_left_alone(tmp_path: Path) -> N
 
 
 def test_a_host_or_port_that_is_none_leaves_no_half_of_a_home(tmp_path: Path) -> None:
-    task = made({"classes": ["a", "b"]}, [])
+    task = new_task({"classes": ["a", "b"]}, [])
     for host, port in (("https://example.org", 8443), ("example.org", 0), ("example.org", 70_000)):
         with pytest.raises(ConfigError):
-            Home.create(tmp_path / "home", task, host, port, True)
+            CoordinatorDirectory.create(tmp_path / "home", task, host, port, True)
     assert not (tmp_path / "home").exists()
 
 
 def test_what_is_no_home_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no federation.json.*protea federation init"):
-        Home.open(tmp_path)
+        CoordinatorDirectory.open(tmp_path)
     (tmp_path / "federation.json").write_text('{"host": "h"}')
     with pytest.raises(ConfigError, match="cannot be read"):
-        Home.open(tmp_path)
+        CoordinatorDirectory.open(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["north", "north-2", "st.mary", "klinik_a", "klinik_a-2", "7", "Übach"])
@@ -298,13 +301,13 @@ def test_a_site_that_was_removed_keeps_its_number_and_loses_its_key(tmp_path: Pa
         home.invite(name)
     home.remove("north")
     assert [site.removed for site in home.guests.sites] == [True, False] and home.site_keys.keys() == {"south"}
-    assert unpack(home.invite("west"), tmp_path / "open").invitation.id == 2
+    assert open_bundle(home.invite("west"), tmp_path / "open").invitation.id == 2
     for name in ("north", "suoth"):
         with pytest.raises(ConfigError, match=r"There is no site.*Did you mean south"):
             home.remove(name)
 
 
-def change(home: Home) -> None:
+def change(home: CoordinatorDirectory) -> None:
     """Another task."""
     text = (home.path / "task.toml").read_text()
     (home.path / "task.toml").write_text(text.replace("rounds = 4", "rounds = 5"))
@@ -320,8 +323,10 @@ def test_after_a_change_of_the_task_bundles_are_outdated_until_they_are_renewed(
     assert home.outdated() == ["north", "south"]
     paths = home.renew()
     assert home.outdated() == [] and home.site_keys == keys
-    assert [read(path)["site.key"] for path in paths] != [] and unpack(paths[1], tmp_path / "o").task.rounds == 5
-    assert public_of_site(read(paths[0])["site.key"]) == keys["north"]
+    assert [read_bundle(path)["site.key"] for path in paths] != [] and open_bundle(
+        paths[1], tmp_path / "o"
+    ).task.rounds == 5
+    assert public_of_site(read_bundle(paths[0])["site.key"]) == keys["north"]
 
 
 def test_a_site_that_was_removed_does_not_hold_up_the_others(tmp_path: Path) -> None:
@@ -343,13 +348,15 @@ def test_a_bundle_that_was_deleted_is_renewed_with_a_new_key(tmp_path: Path) -> 
     change(home)
     assert home.outdated() == ["south"]
     north, south = home.renew()
-    assert home.site_keys["south"] == before["south"] == public_of_site(read(south)["site.key"])
+    assert home.site_keys["south"] == before["south"] == public_of_site(read_bundle(south)["site.key"])
     assert home.site_keys["north"] != before["north"]
-    assert home.site_keys["north"] == public_of_site(read(north)["site.key"])
+    assert home.site_keys["north"] == public_of_site(read_bundle(north)["site.key"])
     shutil.rmtree(home.path / "bundles")
     assert len(home.renew()) == 2 and home.site_keys.keys() == {"north", "south"}
 
 
 def test_a_signer_is_read_from_the_home(tmp_path: Path) -> None:
     home = places.home(tmp_path / "home", tls=False)
-    assert isinstance(home.signer, Signer) and home.signer.public() == Home.open(home.path).signer.public()
+    assert (
+        isinstance(home.signer, Signer) and home.signer.public() == CoordinatorDirectory.open(home.path).signer.public()
+    )

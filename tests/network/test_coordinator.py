@@ -22,7 +22,7 @@ from protea.core.errors import ConfigError
 from protea.engines.flower.codec import unwrap, wrap
 from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_bytes
 from protea.federation.record import Record
-from protea.network.coordinator.directory import Home
+from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.coordinator.service import Coordinator
 from protea.network.coordinator.status import Status
 from protea.network.site.directory import Site
@@ -30,13 +30,15 @@ from protea.network.site.service import SiteService
 from protea.runs.directory import RunDirectory
 
 
-def federation(tmp_path: Path, **settings: Any) -> tuple[Home, list[Site], grid.Wire]:
+def federation(tmp_path: Path, **settings: Any) -> tuple[CoordinatorDirectory, list[Site], grid.Wire]:
     home = make_home(tmp_path / "home", tls=False, patience=0.1, **settings)
     sites = [make_site(tmp_path / name, home.path / "bundles" / f"{name}.protea", name) for name in NAMES]
     return home, sites, grid.Wire([SiteService(site).handle for site in sites])
 
 
-def serve(home: Home, wire: grid.Wire, show: Callable[[Status, str | None], None] | None = None) -> list[Record]:
+def serve(
+    home: CoordinatorDirectory, wire: grid.Wire, show: Callable[[Status, str | None], None] | None = None
+) -> list[Record]:
     Coordinator(home, show or (lambda status, news: None), carrier=wire).serve()
     return Record.read(RunDirectory.open(home.path / "run").metrics())
 

@@ -26,8 +26,8 @@ from protea.network.trust.keys import (
     coordinator_key,
     make_site_key,
     make_tls,
-    opened,
     public_of_site,
+    verified,
 )
 
 
@@ -147,7 +147,7 @@ def test_what_is_no_key_is_refused(ours: Path) -> None:
 def test_what_the_coordinator_has_signed_is_opened() -> None:
     signer = Signer(Signer.make())
     for message in (b"train", b"", bytes(1 << 20)):
-        assert opened("job", signer("job", message), signer.public()) == message
+        assert verified("job", signer("job", message), signer.public()) == message
     assert len(signer("job", b"train")) == SIGNATURE + 5
 
 
@@ -167,7 +167,7 @@ def test_what_the_coordinator_has_not_signed_is_refused() -> None:
         signer("end", b"train round 3"),
     ):
         with pytest.raises(PayloadError, match="coordinator has not signed"):
-            opened("job", message, signer.public())
+            verified("job", message, signer.public())
 
 
 def test_a_signer_is_the_same_after_its_key_was_read_again() -> None:

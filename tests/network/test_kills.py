@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 from parties import NAMES, Parties, Party, alone, make_home, make_site, over_network, parties, until
 
 from protea.federation.record import Record
-from protea.network.coordinator.directory import Home
+from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
 from protea.runs.directory import RunDirectory
 
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-def federation(tmp_path: Path, **settings: Any) -> tuple[Home, list[Site]]:
+def federation(tmp_path: Path, **settings: Any) -> tuple[CoordinatorDirectory, list[Site]]:
     home = make_home(tmp_path / "home", rounds=3, patience=100.0, **settings)
     return home, [make_site(tmp_path / name, home.path / "bundles" / f"{name}.protea", name) for name in NAMES]
 
@@ -52,32 +52,32 @@ def amid_round_two(site: Site) -> None:
     until(lambda: (site.path / "training").exists(), 200)
 
 
-def records(home: Home) -> list[Record]:
+def records(home: CoordinatorDirectory) -> list[Record]:
     return Record.read(RunDirectory.open(home.path / "run").metrics())
 
 
-def start(all_of: Parties, home: Home, sites: list[Site]) -> tuple[Any, list[Any]]:
+def start(all_of: Parties, home: CoordinatorDirectory, sites: list[Site]) -> tuple[Any, list[Any]]:
     return all_of.serve(home), [all_of.join(site) for site in sites]
 
 
-def kill_site(all_of: Parties, home: Home, site: Site, server: Party, joined: Party) -> Party:
+def kill_site(all_of: Parties, home: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
     joined.kill()
     all_of.join(site)
     return server
 
 
-def kill_client_process(all_of: Parties, home: Home, site: Site, server: Party, joined: Party) -> Party:
+def kill_client_process(all_of: Parties, home: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
     os.kill(process("protea.network.site.join import serve", site.path), signal.SIGKILL)
     until(lambda: "it is started anew" in joined.said())
     return server
 
 
-def kill_coordinator(all_of: Parties, home: Home, site: Site, server: Party, joined: Party) -> Party:
+def kill_coordinator(all_of: Parties, home: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
     server.kill()
     return all_of.serve(home)
 
 
-def kill_superlink(all_of: Parties, home: Home, site: Site, server: Party, joined: Party) -> Party:
+def kill_superlink(all_of: Parties, home: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
     os.kill(process("flower-superlink", home.path), signal.SIGKILL)
     return server
 

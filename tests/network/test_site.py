@@ -19,12 +19,12 @@ from protea.core.errors import ClientError, ConfigError, DataError
 from protea.core.payload import nbytes, pack
 from protea.engines.messages import reply_from_bytes
 from protea.federation.jobs import Job
-from protea.network.coordinator.directory import Home
+from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.audit import audit_lines
 from protea.network.site.check import aggregate_alone, trial
 from protea.network.site.directory import Site
 from protea.network.site.service import SiteService
-from protea.network.task import started
+from protea.network.task import started_server
 
 
 @pytest.fixture
@@ -36,12 +36,12 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Command) -> 
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def home(tmp_path: Path) -> CoordinatorDirectory:
     return places.home(tmp_path / "home")
 
 
 @pytest.fixture
-def bundle(home: Home) -> Path:
+def bundle(home: CoordinatorDirectory) -> Path:
     return home.invite("north")
 
 
@@ -164,7 +164,7 @@ def test_labels_by_name_are_the_labels_by_number(tmp_path: Path, bundle: Path) -
     assert set(some.y.tolist()) == {0, 1, 2}
 
 
-def test_two_sites_split_and_begin_differently_and_one_always_alike(tmp_path: Path, home: Home) -> None:
+def test_two_sites_split_and_begin_differently_and_one_always_alike(tmp_path: Path, home: CoordinatorDirectory) -> None:
     bundles = [home.invite(name) for name in ("east", "west")]
     east, west = (places.site(tmp_path / path.stem, path) for path in bundles)
     again = places.site(tmp_path / "again", bundles[0])
@@ -332,7 +332,7 @@ def test_what_check_shows_is_what_the_first_round_sends(tmp_path: Path, method: 
     shown = trial(site.path)
     assert not (site.path / "state").exists() and not (site.path / "audit.jsonl").exists()  # it leaves no trace
 
-    server = started(site.task)
+    server = started_server(site.task)
     server.round, service = 1, SiteService(site)
     for task in ("train", "evaluate"):
         down = pack(site.task.method.broadcast(server, site.id))
@@ -423,7 +423,7 @@ def test_init_can_take_the_bundle(command: Command, tmp_path: Path, bundle: Path
 
 
 def test_the_bundle_of_another_site_or_federation_is_not_put_over_ones_own(
-    command: Command, tmp_path: Path, home: Home, bundle: Path
+    command: Command, tmp_path: Path, home: CoordinatorDirectory, bundle: Path
 ) -> None:
     places.site(tmp_path / "north", bundle)
     other = places.home(tmp_path / "other").invite("north")
@@ -435,7 +435,7 @@ def test_the_bundle_of_another_site_or_federation_is_not_put_over_ones_own(
 
 
 def test_with_a_new_task_a_site_begins_anew_and_keeps_what_it_had(
-    command: Command, tmp_path: Path, home: Home, bundle: Path
+    command: Command, tmp_path: Path, home: CoordinatorDirectory, bundle: Path
 ) -> None:
     site = places.site(tmp_path / "north", bundle)
     service = SiteService(site)
@@ -455,7 +455,9 @@ def test_with_a_new_task_a_site_begins_anew_and_keeps_what_it_had(
     assert reply.error is None
 
 
-def test_the_trained_model_can_be_had(command: Command, tmp_path: Path, home: Home, bundle: Path) -> None:
+def test_the_trained_model_can_be_had(
+    command: Command, tmp_path: Path, home: CoordinatorDirectory, bundle: Path
+) -> None:
     site = places.site(tmp_path / "north", bundle)
     early = command("site", "export", "model.safetensors", "--dir", "north")
     assert early.code == 2 and "has not trained yet" in early.err
@@ -478,7 +480,9 @@ def test_the_trained_model_can_be_had(command: Command, tmp_path: Path, home: Ho
     assert again.code == 2 and "exists already" in again.err
 
 
-def test_a_state_that_cannot_be_read_is_told_before_anything_is_begun(tmp_path: Path, home: Home, bundle: Path) -> None:
+def test_a_state_that_cannot_be_read_is_told_before_anything_is_begun(
+    tmp_path: Path, home: CoordinatorDirectory, bundle: Path
+) -> None:
     site = places.site(tmp_path / "north", bundle)
     SiteService(site).handle("job", home.signer("job", places.job("train", 1)))
     (path,) = site.path.glob("state/client-000/000001/*.safetensors")

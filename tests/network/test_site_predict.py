@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="the extra flower is not installed")
 import places
 import torch
 
-from protea.network.coordinator.directory import Home
+from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
 from protea.network.site.service import SiteService
 
@@ -30,20 +30,20 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Command) -> 
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return places.home(tmp_path / "home")
+def coordinator(tmp_path: Path) -> CoordinatorDirectory:
+    return places.home(tmp_path / "coordinator")
 
 
 @pytest.fixture
-def site(tmp_path: Path, home: Home) -> Site:
-    return places.site(tmp_path / "site", home.invite("north"))
+def site(tmp_path: Path, coordinator: CoordinatorDirectory) -> Site:
+    return places.site(tmp_path / "site", coordinator.invite("north"))
 
 
-def train(site: Site, home: Home, rounds: int = 1) -> None:
+def train(site: Site, coordinator: CoordinatorDirectory, rounds: int = 1) -> None:
     """Some rounds, as a coordinator asks for them."""
     service = SiteService(site)
     for round in range(1, rounds + 1):
-        service.handle("job", home.signer("job", places.job("train", round)))
+        service.handle("job", coordinator.signer("job", places.job("train", round)))
 
 
 def table(path: str) -> list[dict[str, str]]:
@@ -56,15 +56,17 @@ def test_a_site_that_has_not_trained_says_so(command: Command, site: Site):
     assert done.code == 2 and "has not trained yet" in done.err
 
 
-def test_the_classifier_answers_and_the_output_says_why(command: Command, site: Site, home: Home):
-    train(site, home, 2)
+def test_the_classifier_answers_and_the_output_says_why(
+    command: Command, site: Site, coordinator: CoordinatorDirectory
+):
+    train(site, coordinator, 2)
     audit = (site.path / "audit.jsonl").read_bytes()
     done = command("site", "predict", "new.npz", "--dir", site.path, "--out", "out.csv")
     assert (done.code, done.err) == (0, "")
-    assert done.lines[0] == (
-        "Site north (site.py:Sequential) after round 2, by the classifier; the method's own rule needs what the "
-        "coordinator last sent, which a site does not keep: 50 samples."
-    )
+    assert done.lines[:2] == [
+        "Site north (site.py:Sequential) after round 2, by rule head (classifier): 50 samples.",
+        "The method's own rule needs what the coordinator last sent, which a site does not keep.",
+    ]
     with torch.no_grad():
         expected = site.trained()(torch.from_numpy(IMAGES[150:200])).softmax(1)
     rows = table("out.csv")
@@ -74,19 +76,21 @@ def test_the_classifier_answers_and_the_output_says_why(command: Command, site: 
     assert "Accuracy" in done.out and (site.path / "audit.jsonl").read_bytes() == audit
 
 
-def test_rules_that_need_a_broadcast_are_refused(command: Command, site: Site, home: Home):
-    train(site, home)
+def test_rules_that_need_a_broadcast_are_refused(command: Command, site: Site, coordinator: CoordinatorDirectory):
+    train(site, coordinator)
     done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "method")
     assert done.code == 2 and "--rule method needs what the coordinator last sent" in done.err
     done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "tail")
     assert done.code == 2 and "--rule tail does not exist.  There is: head, head_own, local_prototypes." in done.err
     done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "local_prototypes")
-    assert done.code == 0 and "by the nearest prototype of the client's own training samples" in done.out
+    assert (
+        done.code == 0 and "by rule local_prototypes (nearest of the client's own prototypes): 50 samples." in done.out
+    )
 
 
 def test_where_the_method_answers_by_the_classifier_this_is_said(tmp_path: Path, command: Command):
-    home = places.home(tmp_path / "home", method="local")
-    site = places.site(tmp_path / "site", home.invite("north"))
-    train(site, home)
+    coordinator = places.home(tmp_path / "coordinator", method="local")
+    site = places.site(tmp_path / "site", coordinator.invite("north"))
+    train(site, coordinator)
     done = command("site", "predict", "new.npz", "--dir", site.path)
-    assert done.code == 0 and "by the classifier, as the method itself answers: 50 samples." in done.out
+    assert done.code == 0 and "This is also the method's own rule." in done.lines

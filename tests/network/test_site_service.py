@@ -20,9 +20,10 @@ from protea.core.errors import ClientError, PayloadError
 from protea.core.payload import Named, from_bytes, to_bytes
 from protea.core.prototypes import Prototypes
 from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_bytes
+from protea.evaluation.scores import ClientScores
 from protea.evaluation.server_side import Judged
 from protea.federation.jobs import JobKind
-from protea.network.coordinator.directory import Home
+from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.audit import Audit
 from protea.network.site.directory import Site
 from protea.network.site.service import SiteService, discreet, without_secrets
@@ -32,12 +33,12 @@ SECRET = "Erika Mustermann"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def home(tmp_path: Path) -> CoordinatorDirectory:
     return places.home(tmp_path / "home")
 
 
 @pytest.fixture
-def site(tmp_path: Path, home: Home) -> Site:
+def site(tmp_path: Path, home: CoordinatorDirectory) -> Site:
     home.invite("south")
     return places.site(tmp_path / "north", home.invite("north"))  # client 1
 
@@ -47,7 +48,9 @@ def service(site: Site) -> SiteService:
     return SiteService(site)
 
 
-def ask(service: SiteService, home: Home, task: JobKind, round: int, down: Named | None = None) -> bytes:
+def ask(
+    service: SiteService, home: CoordinatorDirectory, task: JobKind, round: int, down: Named | None = None
+) -> bytes:
     return service.handle("job", home.signer("job", places.job(task, round, 1, down)))
 
 
@@ -63,12 +66,12 @@ def kept(site: Site) -> dict[str, bytes]:
 # What it answers
 
 
-def test_a_signed_hello_is_answered(service: SiteService, home: Home) -> None:
+def test_a_signed_hello_is_answered(service: SiteService, home: CoordinatorDirectory) -> None:
     answer = service.handle("hello", home.signer("hello", to_bytes({}, task=home.task.mark())))
     assert from_bytes(answer) == ({}, {"site": "north", "model": "site.py:Sequential"})
 
 
-def test_signed_jobs_are_answered(service: SiteService, home: Home) -> None:
+def test_signed_jobs_are_answered(service: SiteService, home: CoordinatorDirectory) -> None:
     trained = reply_from_bytes(places.only(ask(service, home, "train", 1)))
     assert (trained.client, trained.round, trained.error) == (1, 1, None) and trained.samples == len(
         service.site.share.train
@@ -79,24 +82,26 @@ def test_signed_jobs_are_answered(service: SiteService, home: Home) -> None:
     down = {"vectors": prototypes.vectors, "counts": prototypes.counts}
     judged = Judged(10, 16)
     reply = reply_from_bytes(places.only(ask(service, home, "evaluate", 1, down)))
-    judged.take(reply.client, judged.read(reply))
+    judged.take(reply.client, judged.read(reply.up))
     assert 0 < judged.scores("test")["method"].weighted <= 1
     assert len(judged.examined[1].of("test")["method"]) == len(service.site.share.test)
 
 
-def test_several_jobs_in_one_message_are_answered_in_their_order(service: SiteService, home: Home) -> None:
+def test_several_jobs_in_one_message_are_answered_in_their_order(
+    service: SiteService, home: CoordinatorDirectory
+) -> None:
     parts = [places.only(places.job(task, 1, 1)) for task in ("train", "evaluate")]
     answers = parted(service.handle("job", home.signer("job", joined(parts))))
     assert [bool(reply_from_bytes(each).metrics) for each in answers] == [True, False] and len(lines(service)) == 2
 
 
-def test_nothing_of_this_machine_is_in_an_answer(service: SiteService, home: Home) -> None:
+def test_nothing_of_this_machine_is_in_an_answer(service: SiteService, home: CoordinatorDirectory) -> None:
     reply = reply_from_bytes(places.only(ask(service, home, "train", 1)))
     assert (reply.process, reply.memory) == (0, 0) and reply.metrics.keys() == {"loss"}
 
 
 def test_a_job_asked_twice_is_answered_with_the_same_bytes_and_trained_once(
-    service: SiteService, site: Site, home: Home
+    service: SiteService, site: Site, home: CoordinatorDirectory
 ) -> None:
     first = ask(service, home, "train", 1)
     state = kept(site)
@@ -106,7 +111,7 @@ def test_a_job_asked_twice_is_answered_with_the_same_bytes_and_trained_once(
     assert [line["blake2b"] for line in lines(service)] == [lines(service)[0]["blake2b"]] * 3  # each time it left
 
 
-def test_the_end_is_noted(service: SiteService, site: Site, home: Home) -> None:
+def test_the_end_is_noted(service: SiteService, site: Site, home: CoordinatorDirectory) -> None:
     service.handle("end", home.signer("end", to_bytes({}, round=home.task.rounds)))
     assert site.ended.exists() and lines(service)[0]["task"] == "end"
 
@@ -125,7 +130,7 @@ def refused(service: SiteService, kind: str, message: bytes, complaint: str) -> 
     assert noted[0]["blake2b"] == hashlib.blake2b(str(refusal.value).encode(), digest_size=16).hexdigest()
 
 
-def test_what_is_not_signed_by_the_coordinator_is_refused(service: SiteService, home: Home) -> None:
+def test_what_is_not_signed_by_the_coordinator_is_refused(service: SiteService, home: CoordinatorDirectory) -> None:
     other = Signer(Signer.make())
     hello, job, end = to_bytes({}, task=home.task.mark()), places.job("train", 1, 1), to_bytes({}, round=4)
     for kind, message in (("hello", hello), ("job", job), ("end", end)):
@@ -135,7 +140,9 @@ def test_what_is_not_signed_by_the_coordinator_is_refused(service: SiteService, 
 
 
 @pytest.mark.parametrize("task", ["look", "answer"])
-def test_features_and_answers_of_single_samples_never_leave(service: SiteService, home: Home, task: JobKind) -> None:
+def test_features_and_answers_of_single_samples_never_leave(
+    service: SiteService, home: CoordinatorDirectory, task: JobKind
+) -> None:
     ask(service, home, "train", 1)
     refused(service, "job", home.signer("job", places.job(task, 1, 1)), f"does not do what was asked of it: {task}")
     both = joined([places.only(places.job(each, 1, 1)) for each in ("look", "train")])
@@ -143,24 +150,28 @@ def test_features_and_answers_of_single_samples_never_leave(service: SiteService
 
 
 @pytest.mark.parametrize("client", [0, 2, 99])
-def test_a_job_of_another_site_is_refused(service: SiteService, home: Home, client: int) -> None:
+def test_a_job_of_another_site_is_refused(service: SiteService, home: CoordinatorDirectory, client: int) -> None:
     refused(
         service, "job", home.signer("job", places.job("train", 1, client)), f"client 1; a job for client {client} came"
     )
 
 
 @pytest.mark.parametrize("round", [0, 5, 10**6])
-def test_a_round_that_the_task_does_not_have_is_refused(service: SiteService, home: Home, round: int) -> None:
+def test_a_round_that_the_task_does_not_have_is_refused(
+    service: SiteService, home: CoordinatorDirectory, round: int
+) -> None:
     refused(service, "job", home.signer("job", places.job("train", round, 1)), f"round {round} came; the task has 4")
 
 
-def test_a_round_before_the_first_is_no_job(service: SiteService, home: Home) -> None:
+def test_a_round_before_the_first_is_no_job(service: SiteService, home: CoordinatorDirectory) -> None:
     refused(
         service, "job", home.signer("job", joined([to_bytes({}, task="train", round=-1, client=1)])), "not as agreed"
     )
 
 
-def test_a_round_that_is_kept_no_longer_is_an_error_that_says_so(service: SiteService, site: Site, home: Home) -> None:
+def test_a_round_that_is_kept_no_longer_is_an_error_that_says_so(
+    service: SiteService, site: Site, home: CoordinatorDirectory
+) -> None:
     for round in (1, 2, 3):
         ask(service, home, "train", round)
     state = kept(site)
@@ -169,7 +180,7 @@ def test_a_round_that_is_kept_no_longer_is_an_error_that_says_so(service: SiteSe
     assert reply.error is not None and "kept no longer" in reply.error and reply.up == {} and kept(site) == state
 
 
-def test_a_coordinator_with_another_task_is_refused(service: SiteService, home: Home) -> None:
+def test_a_coordinator_with_another_task_is_refused(service: SiteService, home: CoordinatorDirectory) -> None:
     for about in ({"task": "0" * 32}, {}, {"task": None}):
         refused(
             service,
@@ -179,7 +190,7 @@ def test_a_coordinator_with_another_task_is_refused(service: SiteService, home: 
         )
 
 
-def test_no_message_passes_for_one_of_another_kind(service: SiteService, home: Home) -> None:
+def test_no_message_passes_for_one_of_another_kind(service: SiteService, home: CoordinatorDirectory) -> None:
     """What a message asks for is signed with it: whoever carries it cannot change that."""
     hello, job = (
         home.signer("hello", to_bytes({}, task=home.task.mark())),
@@ -193,7 +204,7 @@ def test_no_message_passes_for_one_of_another_kind(service: SiteService, home: H
     refused(service, "train", home.signer("train", b""), "asks for nothing a site does: 'train'")
 
 
-def test_rubble_that_is_signed_is_refused(service: SiteService, home: Home) -> None:
+def test_rubble_that_is_signed_is_refused(service: SiteService, home: CoordinatorDirectory) -> None:
     for rubble in (b"x", bytes(100), joined([b"x"]), joined([b""]), to_bytes({})):
         for kind in ("hello", "job", "end"):
             refused(
@@ -204,7 +215,7 @@ def test_rubble_that_is_signed_is_refused(service: SiteService, home: Home) -> N
 # What it writes down
 
 
-def test_every_message_that_left_is_in_the_audit(service: SiteService, home: Home) -> None:
+def test_every_message_that_left_is_in_the_audit(service: SiteService, home: CoordinatorDirectory) -> None:
     sent = [
         ("hello", 0, service.handle("hello", home.signer("hello", to_bytes({}, task=home.task.mark())))),
         *(
@@ -225,7 +236,7 @@ def test_every_message_that_left_is_in_the_audit(service: SiteService, home: Hom
 
 
 def test_what_cannot_be_written_down_does_not_leave(
-    service: SiteService, site: Site, home: Home, monkeypatch: pytest.MonkeyPatch
+    service: SiteService, site: Site, home: CoordinatorDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask(service, home, "train", 1)
     path = service.audit.path
@@ -257,7 +268,7 @@ def test_an_audit_goes_on_after_a_process_was_killed_in_the_middle_of_a_line(tmp
 # What an error says
 
 
-def failing(tmp_path: Path, home: Home, body: str) -> SiteService:
+def failing(tmp_path: Path, home: CoordinatorDirectory, body: str) -> SiteService:
     """A site whose model fails in training."""
     model = (
         "\n    class Own(nn.Linear):\n"
@@ -283,7 +294,7 @@ RAISES = [
 
 @pytest.mark.parametrize(("body", "kind"), RAISES)
 def test_an_error_says_its_kind_and_nothing_of_the_data(
-    tmp_path: Path, home: Home, capfd: pytest.CaptureFixture[str], body: str, kind: str
+    tmp_path: Path, home: CoordinatorDirectory, capfd: pytest.CaptureFixture[str], body: str, kind: str
 ) -> None:
     service = failing(tmp_path, home, body)
     answer = places.only(service.handle("job", home.signer("job", places.job("train", 1, 0))))
@@ -296,14 +307,14 @@ def test_an_error_says_its_kind_and_nothing_of_the_data(
     assert line["blake2b"] == hashlib.blake2b(answer, digest_size=16).hexdigest()
 
 
-def test_a_failed_training_may_be_asked_again(tmp_path: Path, home: Home) -> None:
+def test_a_failed_training_may_be_asked_again(tmp_path: Path, home: CoordinatorDirectory) -> None:
     service = failing(tmp_path, home, "raise ValueError if not hasattr(nn, 'mended') else 0")
     assert reply_from_bytes(places.only(service.handle("job", home.signer("job", places.job("train", 1, 0))))).error
     assert not (service.site.path / "state" / "client-000" / "000001").exists()
 
 
 def test_what_fails_outside_a_training_says_no_more(
-    site: Site, home: Home, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    site: Site, home: CoordinatorDirectory, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Data that have gone, a disk that is full, a state that was damaged."""
     (site.path / "site.py").write_text(places.code(data=f"\n    raise OSError('/mnt/{SECRET}.csv')\n"))
@@ -338,7 +349,7 @@ def test_what_protea_itself_says_is_kept_but_for_names_of_files() -> None:
     )
 
 
-def test_a_good_answer_is_discreet_already_the_second_time(service: SiteService, home: Home) -> None:
+def test_a_good_answer_is_discreet_already_the_second_time(service: SiteService, home: CoordinatorDirectory) -> None:
     answer = places.only(ask(service, home, "train", 1))
     assert reply_to_bytes(discreet(reply_from_bytes(answer))) == answer
 
@@ -346,7 +357,9 @@ def test_a_good_answer_is_discreet_already_the_second_time(service: SiteService,
 # A site that does not report
 
 
-def test_a_site_that_does_not_report_gives_an_evaluation_without_anything(tmp_path: Path, home: Home) -> None:
+def test_a_site_that_does_not_report_gives_an_evaluation_without_anything(
+    tmp_path: Path, home: CoordinatorDirectory
+) -> None:
     site = places.site(tmp_path / "quiet", home.invite("quiet"), settings="report = false\n")
     service = SiteService(site)
     service.handle("job", home.signer("job", places.job("train", 1, 0)))
@@ -354,7 +367,7 @@ def test_a_site_that_does_not_report_gives_an_evaluation_without_anything(tmp_pa
     reply = reply_from_bytes(answer)
     assert (reply.up, reply.samples, reply.metrics, reply.error) == ({}, 0, {}, None)
     judged = Judged(10, 16)
-    judged.take(reply.client, judged.read(reply))
-    assert judged.scores("test") == {} and judged.by_class() == {} and judged.clients() == {0: {}}
+    judged.take(reply.client, judged.read(reply.up))
+    assert judged.scores("test") == {} and judged.by_class() == {} and judged.clients() == {0: ClientScores()}
     assert judged.geometry() is None
     assert lines(service)[-1]["tensors"] == {} and lines(service)[-1]["bytes"] == len(answer)

@@ -16,7 +16,7 @@ from protea.core.errors import ConfigError, ProteaError
 from protea.methods.fedproto import FedProto
 from protea.methods.fedtgp import FedTGP
 from protea.network import task as tasks
-from protea.network.task import Task, dump, made, parse, public_file
+from protea.network.task import Task, new_task, parse_task, read_public_inputs, task_to_toml
 
 SMALL = Task(("cat", "dog"))
 SHARED = {"classes": ["cat", "dog"]}
@@ -24,12 +24,12 @@ SHARED = {"classes": ["cat", "dog"]}
 
 def refused(text: str) -> str:
     with pytest.raises(ConfigError) as refusal:
-        parse(text, "task.toml")
+        parse_task(text, "task.toml")
     return str(refusal.value)
 
 
 def test_what_is_not_said_has_a_value() -> None:
-    task = parse('classes = ["cat", "dog"]', "task.toml")
+    task = parse_task('classes = ["cat", "dog"]', "task.toml")
     assert task == SMALL and task.method == FedProto() and task.quorum == 2 and task.evaluation.shared == "never"
 
 
@@ -42,20 +42,20 @@ def impossible(method: str) -> bool:
 def test_methods_that_cannot_be_between_sites_are_refused(method: str) -> None:
     table = {**SHARED, "shape": [1, 8, 8], "method": {"name": method}}
     with pytest.raises(ConfigError, match=r"sites bring their own|Set method\.public_epochs=0"):
-        made(table, [])
+        new_task(table, [])
 
 
 def test_fedmd_without_labels_of_public_samples_is_possible() -> None:
-    made({**SHARED, "shape": [1, 8, 8], "method": {"name": "fedmd", "public_epochs": 0}}, [])
+    new_task({**SHARED, "shape": [1, 8, 8], "method": {"name": "fedmd", "public_epochs": 0}}, [])
 
 
 @pytest.mark.parametrize("method", sorted(set(plugged("methods")) - set(filter(impossible, plugged("methods")))))
 def test_a_task_is_read_as_it_was_written(method: str, tmp_path: Path) -> None:
     table = {**SHARED, "shape": [1, 8, 8], "method": {"name": method}, "models": {"server": "mlp"}}
-    task = made(table, ["rounds=7", "deadline=12.5", "training.lr=0.003", "limits.upload=1MB"])
-    (tmp_path / "task.toml").write_text(dump(task))
-    again = tasks.load(tmp_path / "task.toml")
-    assert again == task and again.mark() == task.mark() and dump(again) == dump(task)
+    task = new_task(table, ["rounds=7", "deadline=12.5", "training.lr=0.003", "limits.upload=1MB"])
+    (tmp_path / "task.toml").write_text(task_to_toml(task))
+    again = tasks.load_task(tmp_path / "task.toml")
+    assert again == task and again.mark() == task.mark() and task_to_toml(again) == task_to_toml(task)
     assert (task.rounds, task.deadline, task.training.lr, task.shape) == (7, 12.5, 0.003, (1, 8, 8))
 
 
@@ -67,14 +67,14 @@ CHANGES = [
 
 def test_the_mark_changes_with_any_setting() -> None:
     assert {change.partition("=")[0].partition(".")[0] for change in CHANGES} == {f.name for f in fields(Task)}
-    marks = [made(SHARED, [change]).mark() for change in CHANGES]
+    marks = [new_task(SHARED, [change]).mark() for change in CHANGES]
     assert len({SMALL.mark(), *marks}) == len(CHANGES) + 1
-    assert made(SHARED, []).mark() == SMALL.mark()
+    assert new_task(SHARED, []).mark() == SMALL.mark()
 
 
 def test_the_mark_does_not_depend_on_how_a_task_is_written() -> None:
     text = '[method]\nname = "fedproto"\n[models]\ndim = 128'
-    assert parse('# ours\nrounds = 50\nclasses = ["cat", "dog"]\n' + text, "task.toml").mark() == SMALL.mark()
+    assert parse_task('# ours\nrounds = 50\nclasses = ["cat", "dog"]\n' + text, "task.toml").mark() == SMALL.mark()
 
 
 WRONG = {
@@ -95,9 +95,9 @@ WRONG = {
     "a method that is nearly right": ('classes = ["a", "b"]\nmethod = "fedprot"', "Did you mean fedproto?"),
     "a size that is none": ('classes = ["a", "b"]\n[limits]\nupload = "much"', "is no size"),
     "no TOML": ("classes = [", "task.toml is not a TOML file"),
-    "models that must be alike": (
+    "models that must be the same": (
         'classes = ["a", "b"]\nmethod = "fedproc@original"',
-        "the method needs models that are all alike, and sites bring their own",
+        "the method needs models that are all the same, and sites bring their own",
     ),
     "a server without a model": (
         'classes = ["a", "b"]\nmethod = "fedpkd"\nshape = [8]',
@@ -130,22 +130,22 @@ def test_a_file_that_is_no_text_or_is_missing_is_refused(tmp_path: Path) -> None
     (tmp_path / "task.toml").write_bytes(b'classes = ["\xff", "b"]')
     for name in ("task.toml", "other.toml"):
         with pytest.raises(ConfigError, match=f"{name} cannot be read"):
-            tasks.load(tmp_path / name)
+            tasks.load_task(tmp_path / name)
 
 
 def test_what_a_coordinator_types_is_checked_as_a_file_is() -> None:
-    assert made(SHARED, ["method.name=fedtgp", "rounds=3"]).method == FedTGP()
+    assert new_task(SHARED, ["method.name=fedtgp", "rounds=3"]).method == FedTGP()
     with pytest.raises(ConfigError, match=r"command line: round (.|\n)*Did you mean rounds"):
-        made(SHARED, ["round=3"])
+        new_task(SHARED, ["round=3"])
 
 
 def test_public_inputs_are_stored_as_models_see_them(tmp_path: Path) -> None:
     images = load_digits().images[:20]
     np.save(tmp_path / "floats.npy", images.astype(np.float32))
     np.save(tmp_path / "bytes.npy", images.astype(np.uint8))
-    content, shape = public_file(tmp_path / "floats.npy")
+    content, shape = read_public_inputs(tmp_path / "floats.npy")
     assert shape == [8, 8] and np.array_equal(load(content)["x"].numpy(), images.astype(np.float32))
-    content, shape = public_file(tmp_path / "bytes.npy")
+    content, shape = read_public_inputs(tmp_path / "bytes.npy")
     assert shape == [1, 8, 8]
     assert np.array_equal(load(content)["x"][:, 0].numpy(), images.astype(np.uint8))
 
@@ -165,7 +165,7 @@ def test_public_inputs_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     assert len(found) == 9
     for name in [*found, "missing.npy"]:
         with pytest.raises(ProteaError):
-            public_file(tmp_path / name)
+            read_public_inputs(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -182,4 +182,4 @@ def test_a_task_cannot_bring_code_to_a_site(change: str) -> None:
     """A name of the form module:name would be imported, and called, wherever the task is read."""
     table = {"classes": ["a", "b"], "method": {"name": "fedproto"}}
     with pytest.raises(ConfigError, match="it cannot bring code to others"):
-        made(table, [change])
+        new_task(table, [change])

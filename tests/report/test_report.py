@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +30,7 @@ from protea.report import content as contents
 from protea.report.content import content, read
 from protea.report.page import embedded, page
 from protea.runs.compare import compare
-from protea.runs.reader import Past
+from protea.runs.reader import RunReader
 
 SMALL = Experiment(
     rounds=3,
@@ -64,23 +66,23 @@ def alone(folder: Path) -> Result:
 
 @pytest.fixture(scope="module")
 def beside(folder: Path) -> Result:
-    """Another method in all else alike: it compares."""
+    """Another method, and all else the same: it compares."""
     return protea.run(replace(SMALL, method=Local()), folder / "beside")
 
 
 @pytest.fixture(scope="module")
 def one(first: Result) -> dict[str, Any]:
-    return content([Past.read(first.directory)])
+    return content([RunReader.read(first.directory)])
 
 
 @pytest.fixture(scope="module")
 def three(first: Result, second: Result, alone: Result) -> dict[str, Any]:
-    return content([Past.read(run.directory) for run in (first, second, alone)])
+    return content([RunReader.read(run.directory) for run in (first, second, alone)])
 
 
 @pytest.fixture(scope="module")
 def comparable(first: Result, second: Result, beside: Result) -> dict[str, Any]:
-    return content([Past.read(run.directory) for run in (first, second, beside)])
+    return content([RunReader.read(run.directory) for run in (first, second, beside)])
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +122,9 @@ def test_the_course_of_a_run_is_that_of_its_records(first: Result, one: dict[str
             assert run["scores"][part][rule]["weighted"] == pytest.approx(expected, rel=1e-4)
     assert run["bytes"] == [record.bytes_up + record.bytes_down for record in first.records]
     assert run["majority"] == first.summary["majority"]
-    line = first.records[1].clients[2]
+    client = first.records[1].clients[2]
     drawn = run["details"]["accuracies"]["test"]["head"][2][1]
-    assert drawn == pytest.approx(line["test/head"] / line["test/samples"], rel=1e-4)
+    assert drawn == pytest.approx(client.accuracy_by("head"), rel=1e-4)
 
 
 def test_accuracy_by_class_is_hits_of_samples_and_nothing_where_there_are_none() -> None:
@@ -142,24 +144,24 @@ def test_a_run_without_any_line_is_read(young: dict[str, Any]) -> None:
 
 
 def test_equal_runs_give_equal_reports(first: Result, one: dict[str, Any]) -> None:
-    assert page(content([Past.read(first.directory)])) == page(one)
+    assert page(content([RunReader.read(first.directory)])) == page(one)
 
 
 # Groups and differences
 
 
 def test_seeds_of_one_experiment_are_one_group(first: Result, second: Result, alone: Result) -> None:
-    found = groups.of([Past.read(run.directory) for run in (first, alone, second)])
+    found = groups.of([RunReader.read(run.directory) for run in (first, alone, second)])
     assert found == [{"label": "fedproto", "runs": [0, 2]}, {"label": "local", "runs": [1]}]
 
 
-def past(name: str, seed: int = 1, summary: Any = None, **settings: Any) -> Past:
+def a_run(name: str, seed: int = 1, summary: Any = None, **settings: Any) -> RunReader:
     config = {"seed": seed, "rounds": 3, "method": {"name": "fedproto", "pull": 1.0}, **settings}
-    return Past(Path(name), config, {"classes": [], "clients": []}, [], [], summary)
+    return RunReader(Path(name), config, summary=summary)
 
 
-def labels(*pasts: Past) -> list[str]:
-    return [group["label"] for group in groups.of(pasts)]
+def labels(*runs: RunReader) -> list[str]:
+    return [group["label"] for group in groups.of(runs)]
 
 
 def ended(
@@ -169,29 +171,29 @@ def ended(
 
 
 def test_a_label_names_what_sets_a_group_apart() -> None:
-    strong = past("b", method={"name": "fedproto", "pull": 5.0})
-    assert labels(past("a"), strong, past("c", seed=2)) == ["fedproto pull=1", "fedproto pull=5"]
-    best = past("b", evaluation={"protocol": "best"})
-    assert labels(past("a"), best) == ["fedproto protocol=validation", "fedproto protocol=best"]
-    far = past("far", method={"name": "fedproto", "pull": 5.0}, data={"source": {"kind": "npz", "path": 60 * "x"}})
-    assert labels(past("a"), past("b", seed=2), far) == ["fedproto pull=1", "fedproto pull=5 (1)"]
-    long = past("long", method={"name": "fedproto", "pull": 5.0}, models={"family": 60 * "x"})
-    assert labels(past("a"), past("b", seed=2), long)[1] == "fedproto (long)"
+    strong = a_run("b", method={"name": "fedproto", "pull": 5.0})
+    assert labels(a_run("a"), strong, a_run("c", seed=2)) == ["fedproto pull=1", "fedproto pull=5"]
+    best = a_run("b", evaluation={"protocol": "best"})
+    assert labels(a_run("a"), best) == ["fedproto protocol=validation", "fedproto protocol=best"]
+    far = a_run("far", method={"name": "fedproto", "pull": 5.0}, data={"source": {"kind": "npz", "path": 60 * "x"}})
+    assert labels(a_run("a"), a_run("b", seed=2), far) == ["fedproto pull=1", "fedproto pull=5 (1)"]
+    long = a_run("long", method={"name": "fedproto", "pull": 5.0}, models={"family": 60 * "x"})
+    assert labels(a_run("a"), a_run("b", seed=2), long)[1] == "fedproto (long)"
 
 
 def test_a_run_that_goes_on_is_in_the_group_of_its_seeds_though_its_variant_is_not_known_yet() -> None:
-    found = groups.of([past("a", seed=2), past("b", summary=ended("fedproto@htfllib"))])
+    found = groups.of([a_run("a", seed=2), a_run("b", summary=ended("fedproto@htfllib"))])
     assert found == [{"label": "fedproto@htfllib", "runs": [0, 1]}]
 
 
 def test_what_differs_that_should_not_is_listed_with_the_runs_that_have_it(first: Result, alone: Result) -> None:
-    other = past("b", seed=2, method={"name": "local"}, engine={"name": "ray"}, training={"lr": 1.0})
-    assert groups.differences([past("a"), other]) == []
-    assert groups.differences([past("a"), past("b", rounds=9), past("c", seed=2)]) == [
+    other = a_run("b", seed=2, method={"name": "local"}, engine={"name": "ray"}, training={"lr": 1.0})
+    assert groups.differences([a_run("a"), other]) == []
+    assert groups.differences([a_run("a"), a_run("b", rounds=9), a_run("c", seed=2)]) == [
         {"name": "rounds", "values": [{"value": "3", "runs": ["a", "c"]}, {"value": "9", "runs": ["b"]}]}
     ]
-    assert groups.differences([past("a", summary=ended(protocol="final")), past("b")]) == []  # b has not ended
-    (found,) = groups.differences([Past.read(run.directory) for run in (first, alone)])
+    assert groups.differences([a_run("a", summary=ended(protocol="final")), a_run("b")]) == []  # b has not ended
+    (found,) = groups.differences([RunReader.read(run.directory) for run in (first, alone)])
     assert found["name"] == "evaluation.protocol, as used"
     assert found["values"] == [{"value": "validation", "runs": ["first"]}, {"value": "best", "runs": ["alone"]}]
 
@@ -201,21 +203,30 @@ def test_another_split_of_the_same_seed_is_said(first: Result, tmp_path: Path) -
     table = json.loads((tmp_path / "moved" / "partition.json").read_text())
     table["clients"][0], table["clients"][1] = table["clients"][1], table["clients"][0]
     (tmp_path / "moved" / "partition.json").write_text(json.dumps(table))
-    (found,) = groups.differences([Past.read(first.directory), Past.read(tmp_path / "moved")])
+    (found,) = groups.differences([RunReader.read(first.directory), RunReader.read(tmp_path / "moved")])
     assert found["name"] == "who has which samples, with seed 1"
     assert [value["runs"] for value in found["values"]] == [["first"], ["moved"]]
 
 
 def test_every_data_set_has_a_majority_of_its_own() -> None:
     digits, mnist = {"source": {"kind": "digits"}}, {"source": {"kind": "mnist"}}
-    pasts = [past("a", data=digits), past("b", data=digits, seed=2), past("c", data=mnist), past("d", data=mnist)]
-    assert compared.majorities(pasts, [0.5, 0.75, 0.25, None]) == [
+    runs = [
+        a_run("a", data=digits),
+        a_run("b", data=digits, seed=2),
+        a_run("c", data=mnist),
+        a_run("d", data=mnist),
+    ]
+    assert compared.majorities(runs, [0.5, 0.75, 0.25, None]) == [
         {"label": "digits", "runs": [0, 1], "value": 0.625},
         {"label": "mnist", "runs": [2, 3], "value": 0.25},
     ]
-    (pooled,) = compared.majorities([*pasts[:2], past("e", data=digits, method="local")], [0.5, 0.75, 0.5])
+    (pooled,) = compared.majorities([*runs[:2], a_run("e", data=digits, method="local")], [0.5, 0.75, 0.5])
     assert pooled == {"label": "", "runs": [0, 1, 2], "value": 0.625}  # of two splits
-    some = [past("a", data=digits, clients=4), past("b", data=digits, clients=9), past("c", data=mnist, clients=4)]
+    some = [
+        a_run("a", data=digits, clients=4),
+        a_run("b", data=digits, clients=9),
+        a_run("c", data=mnist, clients=4),
+    ]
     assert [each["label"] for each in groups.data_sets(some)] == [
         "digits, clients 4",
         "digits, clients 9",
@@ -224,8 +235,8 @@ def test_every_data_set_has_a_majority_of_its_own() -> None:
 
 
 def test_runs_of_one_name_are_told_apart_by_the_folders_above() -> None:
-    assert groups.names([past("x/a/run"), past("x/b/run")]) == ["a/run", "b/run"]
-    assert groups.names([past("x/a"), past("x/a")]) == ["a", "a"]
+    assert groups.names([a_run("x/a/run"), a_run("x/b/run")]) == ["a/run", "b/run"]
+    assert groups.names([a_run("x/a"), a_run("x/a")]) == ["a", "a"]
 
 
 # Words
@@ -234,10 +245,10 @@ def test_runs_of_one_name_are_told_apart_by_the_folders_above() -> None:
 def test_the_title_says_what_was_run(first: Result, comparable: dict[str, Any]) -> None:
     assert comparable["title"] == "fedproto, local on digits, 4 clients, Dirichlet 0.1"
     assert comparable["question"] == "3 rounds, 4 architectures (tiny5), seeds 1, 2."
-    config = Past.read(first.directory).config
+    config = RunReader.read(first.directory).config
     other = {**config, "clients": 9, "data": {**config["data"], "partition": {"kind": "iid"}}}
     assert (
-        words.title([past("a", **config), past("b", **other)])
+        words.title([a_run("a", **config), a_run("b", **other)])
         == "fedproto on digits, 4 / 9 clients, Dirichlet 0.1 / IID"
     )
     assert [words.span(seeds) for seeds in ([4], [2, 1], [3, 1, 2], [1, 5, 9])] == ["4", "1, 2", "1 to 3", "1, 5, 9"]
@@ -245,23 +256,23 @@ def test_the_title_says_what_was_run(first: Result, comparable: dict[str, Any]) 
 
 def test_a_warning_is_said_once_for_all_seeds_that_have_it() -> None:
     low = "Accuracy in round {} is 20.{}%; always answering a client's commonest class has 30%."
-    pasts = [
-        past(
+    runs = [
+        a_run(
             "a",
             summary=ended(
                 warnings={"low": low.format(3, 1), "collapsed": "Global prototypes lie at one point: none is more."}
             ),
         ),
-        past("b", seed=2, summary=ended(warnings={"low": low.format(3, 7)})),
-        past("c", seed=3, summary=ended()),
-        past("d", method="local", summary=ended("local", warnings={"low": low.format(9, 9)})),
-        past("e", method="local", seed=2),
+        a_run("b", seed=2, summary=ended(warnings={"low": low.format(3, 7)})),
+        a_run("c", seed=3, summary=ended()),
+        a_run("d", method="local", summary=ended("local", warnings={"low": low.format(9, 9)})),
+        a_run("e", method="local", seed=2),
     ]
-    assert words.unfinished([*pasts, past("f")]) == [
+    assert words.unfinished([*runs, a_run("f")]) == [
         "2 of 6 runs are not complete: e has not ended: round 0 of 3, f has not ended: round 0 of 3. "
         "Means are over those that are, if any."
     ]
-    assert words.notices(pasts, groups.of(pasts)) == [
+    assert words.notices(runs, groups.of(runs)) == [
         "e has not ended: round 0 of 3. Its numbers are those of its latest evaluation.",
         f"fedproto, seeds 1, 2: {low.format(3, 1)} (Numbers of seed 1.)",
         "fedproto, seed 1: Global prototypes lie at one point: none is more.",
@@ -292,8 +303,8 @@ def test_methods_are_compared_as_the_command_does_it(
 
 def test_a_run_that_is_there_twice_counts_once(first: Result, second: Result, tmp_path: Path) -> None:
     shutil.copytree(first.directory, tmp_path / "copy")
-    pasts = [Past.read(path) for path in (first.directory, tmp_path / "copy", second.directory)]
-    found = compared.scores(pasts)["headline"]
+    runs = [RunReader.read(path) for path in (first.directory, tmp_path / "copy", second.directory)]
+    found = compared.scores(runs)["headline"]
     assert found["count"] == 2 and found["mean"] == pytest.approx((first.accuracy + second.accuracy) / 2)
 
 
@@ -390,8 +401,23 @@ def test_the_report_knows_run_directories_and_no_torch() -> None:
             for name in names:
                 assert name.split(".")[0] != "torch", path
                 assert not name.startswith("protea.") or name.startswith(
-                    ("protea.report", "protea.runs", "protea.core.errors")
+                    (
+                        "protea.report",
+                        "protea.runs",
+                        "protea.core.errors",
+                        "protea.core.files",
+                        "protea.config.words",
+                        "protea.federation.record",
+                    )
                 ), (path, name)
+
+
+def test_runs_are_read_compared_and_drawn_without_torch() -> None:
+    modules = ["federation.record", "runs.reader", "runs.compare", "runs.export"]
+    modules += [f"report.{path.stem}" for path in Path(contents.__file__).parent.glob("*.py")]
+    names = ", ".join(f"protea.{name}" for name in sorted(modules) if not name.endswith("__init__"))
+    script = f"import {names}, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 # The command

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import shutil
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from scipy import stats
 from typed import Command
 
@@ -30,9 +32,10 @@ from protea.evaluation.scores import Score, Shared
 from protea.federation.record import Cost, Record
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
-from protea.runs.compare import Reached, Spread, compare
+from protea.runs.compare import Reached, compare
 from protea.runs.directory import RunDirectory
 from protea.runs.setup import prepare
+from protea.runs.spread import Spread
 from protea.runs.summary import summarise
 
 SMALL = Experiment(
@@ -50,7 +53,7 @@ def data(clients: int, settings: Data, seed: int) -> Federated:
     return prepare(replace(SMALL, clients=clients, data=settings, seed=seed)).data
 
 
-def past(
+def written(
     path: Path,
     method: Method[Any, Any],
     accuracies: Sequence[float],
@@ -115,8 +118,8 @@ def record(round: int, accuracy: float, validation: float | None, sent: tuple[in
 def three(tmp_path: Path) -> Path:
     """FedProto and local training, three seeds each, two rounds, in one folder."""
     for seed, high, low in ((1, 0.80, 0.70), (2, 0.90, 0.85), (3, 0.85, 0.75)):
-        past(tmp_path / "runs" / f"proto-{seed}", FedProto(), [0.1, high], seed=seed, sent=(250_000, 750_000))
-        past(tmp_path / "runs" / f"local-{seed}", Local(), [0.1, low], seed=seed)
+        written(tmp_path / "runs" / f"proto-{seed}", FedProto(), [0.1, high], seed=seed, sent=(250_000, 750_000))
+        written(tmp_path / "runs" / f"local-{seed}", Local(), [0.1, low], seed=seed)
     return tmp_path / "runs"
 
 
@@ -155,8 +158,8 @@ def test_against_turns_the_differences_round(three: Path):
 
 
 def test_with_one_seed_there_is_a_mean_and_a_difference_and_nothing_more(tmp_path: Path):
-    past(tmp_path / "a", FedProto(), [0.9])
-    past(tmp_path / "b", Local(), [0.7])
+    written(tmp_path / "a", FedProto(), [0.9])
+    written(tmp_path / "b", Local(), [0.7])
     row = compare([tmp_path]).rows[0]
     assert row.score == Spread(1, 0.9) and row.score.p is None and row.score.low is None
     assert row.difference is not None
@@ -165,18 +168,18 @@ def test_with_one_seed_there_is_a_mean_and_a_difference_and_nothing_more(tmp_pat
 
 def test_differences_that_do_not_vary_have_no_p_value(tmp_path: Path):
     for seed, value in ((1, 0.5), (2, 0.7)):
-        past(tmp_path / f"a{seed}", FedProto(), [value + 0.1], seed=seed)
-        past(tmp_path / f"b{seed}", Local(), [value], seed=seed)
+        written(tmp_path / f"a{seed}", FedProto(), [value + 0.1], seed=seed)
+        written(tmp_path / f"b{seed}", Local(), [value], seed=seed)
     difference = compare([tmp_path]).rows[0].difference
     assert difference is not None and difference.p is None and difference.mean == pytest.approx(0.1)
 
 
 def test_only_the_same_seed_and_the_same_split_make_a_pair(tmp_path: Path):
-    past(tmp_path / "a1", FedProto(), [0.9], seed=1)
-    past(tmp_path / "a2", FedProto(), [0.8], seed=2)
-    past(tmp_path / "b1", Local(), [0.5], seed=1)
-    past(tmp_path / "b2", Local(), [0.4], seed=2, data=replace(SMALL.data, seed=7))  # another split
-    past(tmp_path / "b3", Local(), [0.1], seed=3, data=replace(SMALL.data, seed=2))  # of seed 2, trained otherwise
+    written(tmp_path / "a1", FedProto(), [0.9], seed=1)
+    written(tmp_path / "a2", FedProto(), [0.8], seed=2)
+    written(tmp_path / "b1", Local(), [0.5], seed=1)
+    written(tmp_path / "b2", Local(), [0.4], seed=2, data=replace(SMALL.data, seed=7))  # another split
+    written(tmp_path / "b3", Local(), [0.1], seed=3, data=replace(SMALL.data, seed=2))  # of seed 2, trained otherwise
     with pytest.raises(ConfigError, match="who has which samples, with seed 2"):
         compare([tmp_path])
     found = compare([tmp_path], anyway=True)
@@ -186,8 +189,8 @@ def test_only_the_same_seed_and_the_same_split_make_a_pair(tmp_path: Path):
 
 
 def test_where_there_is_no_pair_there_is_no_difference(tmp_path: Path):
-    past(tmp_path / "a", FedProto(), [0.9], seed=1)
-    past(tmp_path / "b", Local(), [0.5], seed=2)
+    written(tmp_path / "a", FedProto(), [0.9], seed=1)
+    written(tmp_path / "b", Local(), [0.5], seed=2)
     found = compare([tmp_path])
     assert [row.difference for row in found.rows] == [None, None]
     assert "local has no run with seed 1: its mean is over other seeds." in found.notes
@@ -195,19 +198,19 @@ def test_where_there_is_no_pair_there_is_no_difference(tmp_path: Path):
 
 
 def test_accuracy_per_megabyte_and_bytes(tmp_path: Path):
-    past(tmp_path / "a1", FedProto(), [0.2, 0.8], seed=1, sent=(250_000, 750_000))  # 2 MB: 0.4 for each
-    past(tmp_path / "a2", FedProto(), [0.2, 0.9], seed=2, sent=(500_000, 1_000_000))  # 3 MB: 0.3 for each
-    past(tmp_path / "b", Local(), [0.2, 0.7])
+    written(tmp_path / "a1", FedProto(), [0.2, 0.8], seed=1, sent=(250_000, 750_000))  # 2 MB: 0.4 for each
+    written(tmp_path / "a2", FedProto(), [0.2, 0.9], seed=2, sent=(500_000, 1_000_000))  # 3 MB: 0.3 for each
+    written(tmp_path / "b", Local(), [0.2, 0.7])
     proto, local = compare([tmp_path]).rows
     assert proto.per_megabyte == pytest.approx(0.35) and proto.sent == 2_500_000
     assert local.per_megabyte is None and local.sent == 0
 
 
 def test_the_first_round_that_reaches_the_target(tmp_path: Path):
-    past(tmp_path / "a1", FedProto(), [0.3, 0.6, 0.5, 0.7], seed=1)
-    past(tmp_path / "a2", FedProto(), [0.1, 0.2, 0.6, 0.7], seed=2)
-    past(tmp_path / "b1", Local(), [0.6, 0.6, 0.6, 0.6], seed=1)
-    past(tmp_path / "b2", Local(), [0.5, 0.5, 0.5, 0.59], seed=2)
+    written(tmp_path / "a1", FedProto(), [0.3, 0.6, 0.5, 0.7], seed=1)
+    written(tmp_path / "a2", FedProto(), [0.1, 0.2, 0.6, 0.7], seed=2)
+    written(tmp_path / "b1", Local(), [0.6, 0.6, 0.6, 0.6], seed=1)
+    written(tmp_path / "b2", Local(), [0.5, 0.5, 0.5, 0.59], seed=2)
     reached = {row.label: row.reached for row in compare([tmp_path], target=0.6).rows}
     assert reached == {"fedproto": Reached(2.5, 2, 2), "local": Reached(None, 1, 2)}
     assert all(row.reached is None for row in compare([tmp_path]).rows)
@@ -229,7 +232,7 @@ def test_the_majority_class_is_beside_numbers_that_it_is_a_yardstick_for(three: 
 )
 def test_protocols(tmp_path: Path, protocol: str, expected: float):
     accuracies, validation = [0.6, 0.9, 0.3, 0.2, 0.1, 0.4], [0.1, 0.2, 0.9, 0.4, 0.5, 0.6]
-    past(tmp_path / "a", FedProto(), accuracies, validation=validation)
+    written(tmp_path / "a", FedProto(), accuracies, validation=validation)
     found = compare([tmp_path], protocol=protocol)
     assert found.rows[0].score.mean == pytest.approx(expected) and found.choice.protocol == protocol
 
@@ -249,7 +252,7 @@ def test_protocols(tmp_path: Path, protocol: str, expected: float):
     ],
 )
 def test_rules_scopes_weightings_and_measures(tmp_path: Path, asked: dict[str, str], expected: float):
-    past(tmp_path / "a", FedProto(), [0.5, 0.8])
+    written(tmp_path / "a", FedProto(), [0.5, 0.8])
     assert compare([tmp_path], **asked).rows[0].score.mean == pytest.approx(expected)
 
 
@@ -267,11 +270,11 @@ def test_rows_are_sorted_best_first_and_calibration_is_best_where_it_is_low(thre
 
 
 def test_settings_that_differ_make_rows_and_are_in_their_labels(tmp_path: Path):
-    past(tmp_path / "a", FedProto(pull=1), [0.9])
-    past(tmp_path / "b", FedProto(pull=2.5), [0.8])
-    past(tmp_path / "c", Local(), [0.7])
+    written(tmp_path / "a", FedProto(pull=1), [0.9])
+    written(tmp_path / "b", FedProto(pull=2.5), [0.8])
+    written(tmp_path / "c", Local(), [0.7])
     assert [row.label for row in compare([tmp_path]).rows] == ["fedproto pull=1", "fedproto pull=2.5", "local"]
-    past(tmp_path / "d", Local(), [0.6], training=Training(lr=0.5))
+    written(tmp_path / "d", Local(), [0.6], training=Training(lr=0.5))
     assert [row.label for row in compare([tmp_path]).rows] == [
         "fedproto pull=1 training.lr=0.01",
         "fedproto pull=2.5 training.lr=0.01",
@@ -282,14 +285,14 @@ def test_settings_that_differ_make_rows_and_are_in_their_labels(tmp_path: Path):
 
 def test_a_variant_is_a_row_by_its_own_name(tmp_path: Path):
     variant = FedProto(**FedProto.variants["htfllib"])
-    past(tmp_path / "a", variant, [0.9])
-    past(tmp_path / "b", FedProto(), [0.8])
+    written(tmp_path / "a", variant, [0.9])
+    written(tmp_path / "b", FedProto(), [0.8])
     assert [row.label for row in compare([tmp_path]).rows] == ["fedproto@htfllib", "fedproto"]
 
 
 def test_what_moves_no_number_makes_no_row(tmp_path: Path):
-    past(tmp_path / "a", FedProto(), [0.9], seed=1)
-    past(
+    written(tmp_path / "a", FedProto(), [0.9], seed=1)
+    written(
         tmp_path / "b",
         FedProto(),
         [0.8],
@@ -301,8 +304,8 @@ def test_what_moves_no_number_makes_no_row(tmp_path: Path):
 
 
 def test_against_must_name_one_row(tmp_path: Path):
-    past(tmp_path / "a", FedProto(pull=1), [0.9])
-    past(tmp_path / "b", FedProto(pull=2), [0.8])
+    written(tmp_path / "a", FedProto(pull=1), [0.9])
+    written(tmp_path / "b", FedProto(pull=2), [0.8])
     assert compare([tmp_path]).against == "fedproto pull=1"  # the best, where there is no local training
     assert compare([tmp_path], against="fedproto pull=2").against == "fedproto pull=2"
     with pytest.raises(ConfigError, match="--against 'fedproto pull=1' or --against 'fedproto pull=2'"):
@@ -326,7 +329,7 @@ def test_against_must_name_one_row(tmp_path: Path):
     ],
 )
 def test_runs_that_were_made_differently_are_refused(tmp_path: Path, changes: dict[str, Any], message: str):
-    a, b = past(tmp_path / "a", FedProto(), [0.9]), past(tmp_path / "b", Local(), [0.8], **changes)
+    a, b = written(tmp_path / "a", FedProto(), [0.9]), written(tmp_path / "b", Local(), [0.8], **changes)
     with pytest.raises(ConfigError) as refused:
         compare([a, b])
     first, *differences, advice = str(refused.value).splitlines()
@@ -335,9 +338,9 @@ def test_runs_that_were_made_differently_are_refused(tmp_path: Path, changes: di
 
 
 def test_anyway_marks_the_odd_row(tmp_path: Path):
-    past(tmp_path / "a", FedProto(), [0.5, 0.9])
-    past(tmp_path / "b", Local(), [0.5, 0.8])
-    past(tmp_path / "c", FedProto(), [0.5, 0.6, 0.7])
+    written(tmp_path / "a", FedProto(), [0.5, 0.9])
+    written(tmp_path / "b", Local(), [0.5, 0.8])
+    written(tmp_path / "c", FedProto(), [0.5, 0.6, 0.7])
     with pytest.raises(ConfigError, match="rounds: 2 in"):
         compare([tmp_path])
     found = compare([tmp_path], anyway=True)
@@ -348,17 +351,17 @@ def test_anyway_marks_the_odd_row(tmp_path: Path):
 
 def test_a_row_that_differs_in_much_has_a_number_and_a_footnote(tmp_path: Path):
     for name in "ab":
-        past(tmp_path / name, FedProto() if name == "a" else Local(), [0.5, 0.9])
-    past(tmp_path / "c", FedProto(), [0.5, 0.6, 0.7], fraction=0.5)
+        written(tmp_path / name, FedProto() if name == "a" else Local(), [0.5, 0.9])
+    written(tmp_path / "c", FedProto(), [0.5, 0.6, 0.7], fraction=0.5)
     found = compare([tmp_path], anyway=True)
     assert [row.label for row in found.rows] == ["fedproto", "local", "fedproto (1)"]
     assert found.rows[2].differs == {"rounds": ("3", "2"), "fraction": ("0.5", "1")}
 
 
 def test_runs_are_chosen_by_their_settings(tmp_path: Path):
-    past(tmp_path / "a", FedProto(), [0.5, 0.9])
-    past(tmp_path / "b", Local(), [0.5, 0.8])
-    past(tmp_path / "c", FedProto(), [0.5, 0.6, 0.7])
+    written(tmp_path / "a", FedProto(), [0.5, 0.9])
+    written(tmp_path / "b", Local(), [0.5, 0.8])
+    written(tmp_path / "c", FedProto(), [0.5, 0.6, 0.7])
     found = compare([tmp_path], where=["rounds=2"])
     assert [(row.label, row.score.mean) for row in found.rows] == [("fedproto", 0.9), ("local", 0.8)]
     assert [row.label for row in compare([tmp_path], where=["rounds=2", "method.name=local"]).rows] == ["local"]
@@ -372,15 +375,15 @@ def test_runs_are_chosen_by_their_settings(tmp_path: Path):
 
 def test_a_setting_that_only_others_have_sets_a_row_apart(tmp_path: Path):
     for seed in (1, 2):
-        past(tmp_path / f"a{seed}", FedProto(), [0.9], seed=seed, data=replace(SMALL.data, samples=60))
-    past(tmp_path / "b", FedProto(), [0.8])
+        written(tmp_path / f"a{seed}", FedProto(), [0.9], seed=seed, data=replace(SMALL.data, samples=60))
+    written(tmp_path / "b", FedProto(), [0.8])
     found = compare([tmp_path], anyway=True)
     assert [row.label for row in found.rows] == ["fedproto", "fedproto data.samples=not set"]
 
 
 def test_headlines_by_different_protocols_are_refused_unless_one_is_chosen(tmp_path: Path):
-    a = past(tmp_path / "a", FedProto(), [0.9, 0.8], evaluation=Evaluation(protocol="best"))
-    b = past(tmp_path / "b", Local(), [0.7, 0.6], evaluation=Evaluation(protocol="final"))
+    a = written(tmp_path / "a", FedProto(), [0.9, 0.8], evaluation=Evaluation(protocol="best"))
+    b = written(tmp_path / "b", Local(), [0.7, 0.6], evaluation=Evaluation(protocol="final"))
     with pytest.raises(ConfigError) as refused:
         compare([a, b])
     assert f"best in {a}; final in {b}" in str(refused.value) and "Choose one: --protocol final|last5|best" in str(
@@ -391,8 +394,8 @@ def test_headlines_by_different_protocols_are_refused_unless_one_is_chosen(tmp_p
 
 
 def test_a_run_that_has_not_ended_is_left_out_and_said_to_be(tmp_path: Path):
-    past(tmp_path / "a", FedProto(), [0.9])
-    going = past(tmp_path / "b", Local(), [0.8], ended=False)
+    written(tmp_path / "a", FedProto(), [0.9])
+    going = written(tmp_path / "b", Local(), [0.8], ended=False)
     with going.joinpath("metrics.jsonl").open("a") as file:
         file.write('{"kind": "rou')  # the line that is being written
     found = compare([tmp_path])
@@ -403,8 +406,8 @@ def test_a_run_that_has_not_ended_is_left_out_and_said_to_be(tmp_path: Path):
 
 
 def test_a_run_of_a_sweep_that_failed_is_called_failed(tmp_path: Path):
-    past(tmp_path / "a", FedProto(), [0.9])
-    bad = past(tmp_path / "b", Local(), [0.8], ended=False)
+    written(tmp_path / "a", FedProto(), [0.9])
+    bad = written(tmp_path / "b", Local(), [0.8], ended=False)
     (bad / "error.txt").write_text("ClientError: nan\n")
     assert compare([tmp_path]).notes == [f"{bad} is left out: it failed, see {bad / 'error.txt'}"]
 
@@ -417,15 +420,15 @@ def test_what_runs_warn_of_is_said_once_for_each_row(three: Path):
 
 
 def test_a_run_of_an_earlier_version_is_left_out(tmp_path: Path):
-    past(tmp_path / "a", FedProto(), [0.9])
-    old = past(tmp_path / "b", Local(), [0.8])
+    written(tmp_path / "a", FedProto(), [0.9])
+    old = written(tmp_path / "b", Local(), [0.8])
     (old / "summary.json").write_text('{"method": "local", "accuracy": 0.8}')
     found = compare([tmp_path])
     assert len(found.rows) == 1 and found.notes[0].startswith(f"{old} is left out: its summary.json names no protocols")
 
 
 def test_a_run_that_is_there_twice_counts_once(tmp_path: Path):
-    past(tmp_path / "a", FedProto(), [0.9])
+    written(tmp_path / "a", FedProto(), [0.9])
     shutil.copytree(tmp_path / "a", tmp_path / "a-2")
     found = compare([tmp_path])
     assert found.rows[0].score == Spread(1, 0.9)
@@ -435,8 +438,8 @@ def test_a_run_that_is_there_twice_counts_once(tmp_path: Path):
 
 
 def test_a_run_without_the_number_is_left_out_with_the_reason(tmp_path: Path):
-    a = past(tmp_path / "a", FedProto(), [0.9, 0.8])
-    b = past(tmp_path / "b", Local(), [0.7, 0.6])
+    a = written(tmp_path / "a", FedProto(), [0.9, 0.8])
+    b = written(tmp_path / "b", Local(), [0.7, 0.6])
     lines = [json.loads(line) for line in (b / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         del line["test"]["head"]
@@ -448,6 +451,44 @@ def test_a_run_without_the_number_is_left_out_with_the_reason(tmp_path: Path):
         compare([a], protocol="validation")
     with pytest.raises(ConfigError, match=r"no answers on the shared test set in round 1.  Try --protocol final"):
         compare([a], scope="ensemble", protocol="best")
+
+
+def test_runs_of_earlier_versions_compare_with_new_ones(tmp_path: Path):
+    """Their settings lack lists that were not there yet, and that are empty."""
+    old, new = (written(tmp_path / name, FedProto(), [0.7, 0.6], seed=seed) for seed, name in enumerate("ab", start=1))
+    config = tomllib.loads((old / "config.toml").read_text())
+    assert config.pop("filters") == [] == config["evaluation"].pop("metrics") == config["evaluation"].pop("rules")
+    (old / "config.toml").write_text(tomli_w.dumps(config))
+    (row,) = compare([old, new]).rows
+    assert (row.label, row.seeds) == ("fedproto", [1, 2])
+
+
+def with_metric(run: Path, *values: float) -> Path:
+    """The run with a metric of the user's own in every round; uniform is half of weighted."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line, value in zip(lines, values, strict=True):
+        line["metrics"] = {"auc": {"weighted": value, "uniform": value / 2}}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
+
+
+def test_an_own_metric_that_all_runs_have_is_compared(tmp_path: Path, typed: Command):
+    a = with_metric(written(tmp_path / "a", FedProto(), [0.9, 0.8]), 1.5, 2.5)
+    b = with_metric(written(tmp_path / "b", Local(), [0.7, 0.6]), 3.0, 0.5)
+    first, second = compare([a, b], measure="auc", protocol="final").rows
+    assert (first.label, first.score.mean, second.score.mean) == ("fedproto", 2.5, 0.5)
+    assert first.majority is None and first.difference is not None and first.difference.mean == 2.0
+    assert compare([a], measure="auc", weighting="uniform", protocol="best").rows[0].score.mean == 0.75
+    assert compare([a], measure="auc", protocol="final", target=2.0).rows[0].reached == Reached(2, 1, 1)
+    said = typed("compare", tmp_path, "--measure", "auc", "--protocol", "final").out
+    assert said.startswith("auc: rule method, clients' own test samples, every sample once") and "2.5000" in said
+    with pytest.raises(ConfigError, match=r"--measure auc is of the method's own answers.  Leave out --rule head"):
+        compare([a, b], measure="auc", rule="head")
+    with pytest.raises(ConfigError, match=r"--scope shared has the accuracy alone, not auc"):
+        compare([a, b], measure="auc", scope="shared")
+    without = written(tmp_path / "c", FedProto(pull=2), [0.7, 0.6])
+    with pytest.raises(ConfigError, match=r"--measure is 'auc'\."):
+        compare([a, b, without], measure="auc")
 
 
 @pytest.mark.parametrize(
@@ -463,7 +504,7 @@ def test_a_run_without_the_number_is_left_out_with_the_reason(tmp_path: Path):
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(tmp_path: Path, asked: dict[str, str], message: str):
-    past(tmp_path / "a", FedProto(), [0.9])
+    written(tmp_path / "a", FedProto(), [0.9])
     with pytest.raises(ConfigError) as refused:
         compare([tmp_path], **asked)
     assert str(refused.value).startswith(message)
@@ -501,8 +542,8 @@ def test_the_table_says_what_its_numbers_are(three: Path, command: Pair):
 
 
 def test_one_seed_gives_dashes_and_never_a_nan(tmp_path: Path, command: Pair):
-    past(tmp_path / "a", FedProto(), [0.9], sent=(1000, 1000))
-    past(tmp_path / "b", Local(), [0.7])
+    written(tmp_path / "a", FedProto(), [0.9], sent=(1000, 1000))
+    written(tmp_path / "b", Local(), [0.7])
     for format in ("table", "markdown", "latex", "csv"):
         out, _ = command("compare", tmp_path, "--format", format)
         assert "nan" not in out.lower() and "None" not in out
@@ -515,9 +556,9 @@ def test_one_seed_gives_dashes_and_never_a_nan(tmp_path: Path, command: Pair):
 def test_the_table_fits_100_columns_whatever_the_labels(tmp_path: Path, command: Pair):
     for seed in (1, 2, 3):
         for pull in (1, 2):
-            past(tmp_path / f"{pull}-{seed}", FedProto(pull=pull), [0.1 * seed], seed=seed, sent=(10**8, 10**8))
+            written(tmp_path / f"{pull}-{seed}", FedProto(pull=pull), [0.1 * seed], seed=seed, sent=(10**8, 10**8))
         changed = {"training": Training(lr=0.125, momentum=0.875), "models": Models(family="tiny_mlp", dim=16)}
-        past(tmp_path / f"b{seed}", FedProto(taken="during"), [0.3], seed=seed, fraction=0.5, **changed)
+        written(tmp_path / f"b{seed}", FedProto(taken="during"), [0.3], seed=seed, fraction=0.5, **changed)
     out, _ = command("compare", tmp_path, "--target", "0.9", "--anyway")
     assert max(map(len, out.splitlines())) <= 100 and "…" not in out
     assert "training.momentum=0.875" in out and "fraction is 0.5, elsewhere 1" in " ".join(out.split())
@@ -541,9 +582,9 @@ def test_csv_has_every_number_and_the_caption_in_columns(three: Path, command: P
 
 
 def test_markdown_and_latex_carry_caption_and_footnotes(tmp_path: Path, command: Pair):
-    past(tmp_path / "a", FedProto(), [0.5, 0.9])
-    past(tmp_path / "b", Local(), [0.5, 0.8])
-    past(tmp_path / "c", FedProto(), [0.5, 0.6, 0.7])
+    written(tmp_path / "a", FedProto(), [0.5, 0.9])
+    written(tmp_path / "b", Local(), [0.5, 0.8])
+    written(tmp_path / "c", FedProto(), [0.5, 0.6, 0.7])
     out, _ = command("compare", tmp_path, "--anyway", "--format", "markdown")
     assert "| fedproto rounds=3 \\* | 1 | 70.00 |" in out and "\\* fedproto rounds=3: rounds is 3, elsewhere 2" in out
     assert "rule method, clients' own test samples, every sample once, protocol final" in out
@@ -554,8 +595,8 @@ def test_markdown_and_latex_carry_caption_and_footnotes(tmp_path: Path, command:
 
 
 def test_out_writes_a_file_and_notes_stay_on_the_screen(tmp_path: Path, command: Pair):
-    past(tmp_path / "runs" / "a", FedProto(), [0.9])
-    going = past(tmp_path / "runs" / "b", Local(), [0.8], ended=False)
+    written(tmp_path / "runs" / "a", FedProto(), [0.9])
+    going = written(tmp_path / "runs" / "b", Local(), [0.8], ended=False)
     out, notes = command("compare", tmp_path / "runs", "--out", tmp_path / "table.csv")
     assert out == "" and notes.startswith(f"Written: {tmp_path / 'table.csv'}, as csv\n{going} is left out")
     assert (tmp_path / "table.csv").read_text().startswith("method,seeds,mean")

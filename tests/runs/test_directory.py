@@ -20,7 +20,7 @@ from protea.config.experiment import load_experiment
 from protea.config.families import Models
 from protea.config.sections import Checkpoint, Engine, Evaluation
 from protea.core.errors import CheckpointError, ConfigError, DataError, ProteaError
-from protea.core.files import fresh, write_sealed
+from protea.core.files import unused_path, write_sealed
 from protea.core.training import Training
 from protea.data import Arrays, PartitionFile
 from protea.data.sources.spiral import Spiral
@@ -193,7 +193,7 @@ def test_names_of_runs_say_what_was_run_and_are_never_used_twice(tmp_path: Path)
     assert run_path(tmp_path, replace(SMALL, rounds=6)) != path == run_path(tmp_path, SMALL)
     variant = replace(SMALL, method=FedProto(**FedProto.variants["htfllib"]))
     assert run_path(tmp_path, variant).name.startswith("spiral-fedproto@htfllib-s1-")
-    assert [made(fresh(tmp_path, "a")).name for _ in range(3)] == ["a", "a-2", "a-3"]
+    assert [made(unused_path(tmp_path, "a")).name for _ in range(3)] == ["a", "a-2", "a-3"]
 
 
 def made(path: Path) -> Path:

@@ -19,7 +19,7 @@ from protea.core.errors import ConfigError
 from protea.core.training import Training
 from protea.data.sources.spiral import Spiral
 from protea.methods.fedproto import FedProto
-from protea.runs.export import COLUMNS, Entry, entries, numbers, write_csv, write_parquet
+from protea.runs.export import COLUMNS, ExportRow, entries, numbers, write_csv, write_parquet
 
 SMALL = Experiment(
     rounds=2,
@@ -42,7 +42,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def values(found: list[Entry], run: Path, round: int, client: int | None) -> dict[str, float]:
+def values(found: list[ExportRow], run: Path, round: int, client: int | None) -> dict[str, float]:
     chosen = [entry for entry in found if entry[0] == str(run) and entry[3:5] == (round, client)]
     assert len({entry[5] for entry in chosen}) == len(chosen)
     return {name: value for *_, name, value in chosen}

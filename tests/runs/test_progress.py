@@ -122,7 +122,7 @@ def test_runs_and_results_are_small_tables_in_a_notebook(tmp_path: Path):
     assert "0 of 3" in run._repr_html_() and "&lt;run&gt;" in run._repr_html_()
     result = run.finish()
     assert "3 of 3, ended" in run._repr_html_() and "after round 3" in run._repr_html_()
-    assert "fedproto" in result._repr_html_() and "by the classifier" in result._repr_html_()
+    assert "fedproto" in result._repr_html_() and "by classifier" in result._repr_html_()
     assert "in memory" in protea.Run(SMALL)._repr_html_()
 
 

@@ -141,7 +141,7 @@ def test_rules_answer_differently_and_unknown_ones_are_named(ended: Run):
     x = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(2))
     by = {rule: ended.predict(x, client=0, rule=rule) for rule in ("method", "head", "local_prototypes", "head_own")}
     assert not torch.equal(by["method"], by["head"])
-    own = ended.client(0).client.own
+    own = ended.client(0).client.own_classes
     assert (by["head_own"][:, ~own] == 0).all() and (by["head"][:, ~own] > 0).any()
     with pytest.raises(ConfigError, match=r"Client 0 has no rule 'heads'.  Did you mean head\?"):
         ended.predict(x, client=0, rule="heads")

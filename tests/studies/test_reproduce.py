@@ -14,8 +14,10 @@ from protea.config import registry
 from protea.config.sections import Evaluation
 from protea.core.errors import ConfigError
 from protea.data.sources.cifar import CIFAR10
+from protea.evaluation.scores import Shared
+from protea.federation.record import Cost, Record
 from protea.methods.local import Local
-from protea.runs.reader import Past
+from protea.runs.reader import RunReader
 from protea.studies import papers
 from protea.studies.papers import Number
 from protea.studies.papers.plan import Scale, closer, directory, plan
@@ -198,7 +200,7 @@ def test_a_part_of_a_table_is_named_by_words_of_its_cells():
 
 
 def test_missing_data_are_named_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("protea.data.files.roots", lambda: [tmp_path])
+    monkeypatch.setattr("protea.data.files.data_folders", lambda: [tmp_path])
     preset, cells = papers.find("fedtgp/table1")
     with pytest.raises(ConfigError) as error:
         plan(preset, cells, [], Scale(fraction=0.1), tmp_path / "out")
@@ -250,19 +252,24 @@ def test_our_number_is_mean_and_population_deviation_over_seeds():
 
 def test_a_runs_number_follows_measure_and_protocol():
     ensembles = [0.1, 0.2, 0.9, 0.3, 0.4, 0.5, 0.4]
+    empty = Record(
+        round=1, participants=[], loss=None, test={}, validation={}, classes={}, shared={}, server={}, geometry=None,
+        values={}, bytes_up=6_000_000, bytes_down=2_000_000, total_up=0, total_down=0, failures={}, refused=[],
+        absent={}, cost=Cost(), clients=[],
+    )  # fmt: skip
     rounds = [
-        {"server": {"head": score / 2}, "shared": {"method": {"ensemble": score}}, "bytes_up": 6e6, "bytes_down": 2e6}
+        replace(empty, server={"head": score / 2}, shared={"method": Shared(ensemble=score, clients=0.0)})
         for score in ensembles
     ]
-    rounds.insert(3, {**rounds[0], "server": {}, "shared": {}})  # a round without
+    rounds.insert(3, empty)  # a round without
     scores = {"method": {"weighted": 0.75}, "head": {"weighted": 0.5}}
-    past = Past(Path(), {}, {}, rounds, [], {"protocols": {"best": {"test": scores}}})
-    assert value(past, "ensemble", "best") == 90 and value(past, "server", "best") == 45
-    assert value(past, "ensemble", "final") == 40
-    assert value(past, "ensemble", "last5") == pytest.approx(50)  # of 90, 30, 40, 50, 40
-    assert value(past, "numbers", "final") == 2.0  # 8 million bytes, 4 to a number
-    assert (value(past, "test", "best"), value(past, "test", "best", "head")) == (75, 50)
-    assert value(past, "test", "final") is None and value(past, "test", "best", "local_prototypes") is None
+    run = RunReader(Path(), {}, rounds=rounds, summary={"protocols": {"best": {"test": scores}}})
+    assert value(run, "ensemble", "best") == 90 and value(run, "server", "best") == 45
+    assert value(run, "ensemble", "final") == 40
+    assert value(run, "ensemble", "last5") == pytest.approx(50)  # of 90, 30, 40, 50, 40
+    assert value(run, "numbers", "final") == 2.0  # 8 million bytes, 4 to a number
+    assert (value(run, "test", "best"), value(run, "test", "best", "head")) == (75, 50)
+    assert value(run, "test", "final") is None and value(run, "test", "best", "local_prototypes") is None
 
 
 # The command

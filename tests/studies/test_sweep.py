@@ -180,7 +180,7 @@ def test_a_setting_that_one_method_lacks_is_refused_with_the_way_to_write_it(sou
 
 def test_all_is_checked_before_the_first_run_starts(command: Command, tmp_path: Path):
     done = command("seed=1", "method.name=fedproto,lg_fedavg", "models.family=tiny5,htc4", "--out", "here")
-    assert done.code == 2 and done.out == "" and "needs heads that are all alike" in done.err
+    assert done.code == 2 and done.out == "" and "needs heads that are all the same" in done.err
     assert [path.name for path in tmp_path.iterdir()] == ["exp.toml"]
 
 

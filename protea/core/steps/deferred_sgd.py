@@ -1,4 +1,4 @@
-"""Steps of gradient descent; under plain SGD, large linear layers go without gradients of their weights.
+"""Steps of gradient descent; plain SGD updates large linear layers without ever storing their gradients.
 
 The gradient of a linear layer's weight is ``g.T @ x``, where both have but one row per sample.  Written out it is as
 large as the weight, and plain SGD only ever adds it.  So such layers keep ``g`` and ``x`` in the backward pass, and
@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LARGE = 1 << 16  # numbers in a weight; for smaller ones it does not pay
+LARGE = 1 << 16  # numbers in a weight; for smaller ones it does not pay to defer
 
-Trouble = Callable[[float, int], Exception]  # from a loss that is not finite, and the number of its step
+Trouble = Callable[[float, int], Exception]  # makes the error for a loss that is not finite, and its step
 
 
 def descend(
@@ -32,9 +32,10 @@ def descend(
     clip: float = 0.0,
     trouble: Trouble,
 ) -> list[float]:
-    """One step for each loss as it comes, so that the next is one of the changed weights; all losses.
+    """Take one step for each loss, and return all losses as numbers.
 
-    ``values`` is a generator: it computes a loss when it is asked for.
+    ``values`` is a generator that computes a loss when it is asked for, so each is one of the changed weights.
+    ``clip`` is the largest norm of a module's gradient; 0 for no limit.
     """
     losses: list[float] = []
     with DeferredSGD.of(optimizer, modules) if _plain(optimizer) and not clip else nullcontext() as late:
@@ -55,19 +56,19 @@ def descend(
 
 
 class DeferredSGD:
-    """Plain SGD whose changes of large weights wait for the end of a backward pass."""
+    """Plain SGD that changes the weights of large linear layers after a backward pass, from its inputs and slopes."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.rates: list[tuple[Tensor, float]] = [
             (p, group["lr"]) for group in optimizer.param_groups for p in group["params"]
         ]
-        self.collects = False  # a backward pass is on; one that a loss makes for itself has ordinary gradients
+        self.collects = False  # during a backward pass; one that a loss makes for itself has ordinary gradients
         self.changes: list[tuple[Tensor, Tensor, Tensor, float]] = []  # weight, g, x, rate
 
     @classmethod
     @contextmanager
     def of(cls, optimizer: torch.optim.Optimizer, modules: Iterable[nn.Module]) -> Iterator[DeferredSGD]:
-        """Within, the large linear layers of these modules that the optimizer trains leave their changes here."""
+        """Take over, within the block, the large linear layers of these modules that the optimizer trains."""
         late = cls(optimizer)
         rates = {id(p): rate for p, rate in late.rates}
         layers = [part for module in modules for part in module.modules() if _large(part) and id(part.weight) in rates]
@@ -80,7 +81,7 @@ class DeferredSGD:
                 vars(layer).pop("forward", None)
 
     def linear(self, layer: nn.Linear, weight: Tensor, rate: float, x: Tensor) -> Tensor:
-        """What the layer makes of ``x``; as ever where it is lent other weights, or nothing is to be learned."""
+        """Run the layer on ``x``; in the ordinary way if it has other weights for now, or gradients are off."""
         lent = layer.weight is not weight or torch._C._are_functorch_transforms_active()
         if lent or x.dim() < 2 or not torch.is_grad_enabled():
             return F.linear(x, layer.weight, layer.bias)
@@ -88,6 +89,7 @@ class DeferredSGD:
         return out
 
     def step(self, value: Tensor) -> None:
+        """Backpropagate a loss and change all weights."""
         for weight, _ in self.rates:
             weight.grad = None
         self.collects = True
@@ -105,7 +107,10 @@ class DeferredSGD:
 
 
 class _Linear(torch.autograd.Function):
-    """``F.linear`` whose weight learns late.  A forward with ``ctx``: without, torch reads its signature every time."""
+    """``F.linear`` whose weight is changed after the backward pass.
+
+    The forward takes ``ctx``: without it, torch would inspect its signature at every call.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, late: DeferredSGD, rate: float) -> Tensor:
@@ -127,14 +132,14 @@ class _Linear(torch.autograd.Function):
 
 
 def _large(part: nn.Module) -> TypeGuard[nn.Linear]:
-    """A linear layer as torch has it, worth the trouble, and whose gradient nobody waits for."""
+    """Tell whether a module is a plain linear layer that is large, and whose gradient no hook waits for."""
     if type(part) is not nn.Linear or "forward" in vars(part) or part.weight.numel() < LARGE:
         return False
     return not part.weight._backward_hooks and not part.weight._post_accumulate_grad_hooks
 
 
 def _plain(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step is ``weight -= lr * gradient`` and no more."""
+    """Tell whether a step of the optimizer is ``weight -= lr * gradient`` and no more."""
     return type(optimizer) is torch.optim.SGD and not any(
         group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay", "maximize")
     )

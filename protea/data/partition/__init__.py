@@ -1,1 +1,6 @@
-"""Who has which samples, and which of these are for training, validation and test."""
+"""Partitions: which client has which samples.
+
+``algorithms`` has the functions, ``schemes`` the settings that call them, ``pfllib`` the generator of PFLlib and
+HtFLlib, ``file`` partitions that were saved, ``split`` the split of a client's samples into training, validation and
+test parts.
+"""

@@ -15,35 +15,37 @@ from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from protea.core.errors import ConfigError, DataError
 from protea.data.dataset import Dataset
 from protea.data.federated import Federated
-from protea.data.partition.dealing import Positions
+from protea.data.partition.pfllib import Positions
 from protea.data.partition.split import Share
 
 
 @dataclass(frozen=True)
-class Parts:
+class StoredShare:
+    """The rows of one client."""
+
     train: list[NonNegativeInt]
     validation: list[NonNegativeInt]
     test: list[NonNegativeInt]
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What the file says; the numbers are rows of the data set, its test part after its training part."""
+class StoredPartition:
+    """The content of a partition file; numbers are rows of the data set, its test part after its training part."""
 
     format: Literal["protea-partition-1"]
     samples: PositiveInt
-    clients: list[Parts]
+    clients: list[StoredShare]
     public: list[NonNegativeInt]
     test: list[NonNegativeInt]
     class_counts: list[list[NonNegativeInt]]
     made: dict[str, Any] = field(default_factory=dict)
 
 
-def load(path: Path | str, dataset: Dataset) -> Federated:
-    """The federation that ``Federated.save_partition`` wrote, if it is one of this very data set."""
-    stored = read(path, len(dataset))
-    shares = tuple(Share(*map(tensor, (one.train, one.validation, one.test))) for one in stored.clients)
-    federated = Federated(dataset, shares, tensor(stored.public), tensor(stored.test), stored.made)
+def load_partition(path: Path | str, dataset: Dataset) -> Federated:
+    """Read what ``Federated.save_partition`` wrote; raise :class:`DataError` if it was made for another data set."""
+    stored = read_partition(path, len(dataset))
+    shares = tuple(Share(*map(as_rows, (one.train, one.validation, one.test))) for one in stored.clients)
+    federated = Federated(dataset, shares, as_rows(stored.public), as_rows(stored.test), stored.made)
     if federated.class_counts().tolist() != stored.class_counts:
         raise DataError(
             f"{path}: the clients' class counts are not those it was saved with,\n"
@@ -52,10 +54,10 @@ def load(path: Path | str, dataset: Dataset) -> Federated:
     return federated
 
 
-def read(path: Path | str, samples: int) -> Stored:
-    """The file's content, once it is known to make sense for a data set of so many samples."""
+def read_partition(path: Path | str, samples: int) -> StoredPartition:
+    """Read a partition file; raise :class:`DataError` unless it makes sense for a data set of so many samples."""
     try:
-        stored = TypeAdapter(Stored).validate_json(Path(path).read_bytes())
+        stored = TypeAdapter(StoredPartition).validate_json(Path(path).read_bytes())
     except OSError as error:
         raise DataError(f"The partition file {path} cannot be read: {error.strerror}.") from error
     except ValidationError as error:
@@ -78,18 +80,20 @@ def read(path: Path | str, samples: int) -> Stored:
     return stored
 
 
-def tensor(rows: list[int]) -> torch.Tensor:
+def as_rows(rows: list[int]) -> torch.Tensor:
+    """Return row numbers as an int64 tensor."""
     return torch.tensor(rows, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
 class PartitionFile:
-    """The partition, split, public set and global test set that the file holds."""
+    """``kind = "file"``: the partition, split, public set and shared test set that a file holds."""
 
     path: str
 
     def restore(self, dataset: Dataset, clients: int) -> Federated:
-        federated = load(self.path, dataset)
+        """Return the federation in the file; raise :class:`ConfigError` if it has another number of clients."""
+        federated = load_partition(self.path, dataset)
         if len(federated.shares) != clients:
             raise ConfigError(
                 f"{self.path} is for {len(federated.shares)} clients; the experiment has {clients}.\n"
@@ -100,8 +104,8 @@ class PartitionFile:
     def __call__(
         self, labels: npt.NDArray[Any], clients: int, seed: int, keys: npt.NDArray[Any] | None = None
     ) -> list[Positions]:
-        """Each client's rows without regard to what they are for; ``labels`` are those of all rows."""
-        stored = read(self.path, len(labels))
+        """Return all rows of each client, whatever they are for; ``labels`` are those of all rows."""
+        stored = read_partition(self.path, len(labels))
         if len(stored.clients) != clients:
             raise ConfigError(f"{self.path} is for {len(stored.clients)} clients.  Set clients to that.")
         return [np.sort(np.array(one.train + one.validation + one.test, np.int64)) for one in stored.clients]

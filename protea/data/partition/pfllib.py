@@ -36,6 +36,7 @@ def dirichlet(
 
 
 def attempt(classes: list[Positions], clients: int, alpha: float, random: np.random.RandomState) -> list[Positions]:
+    """Draw one partition, in which clients may have any number of samples."""
     even = sum(map(len, classes)) / clients
     parts: list[list[Positions]] = [[] for _ in range(clients)]
     held = np.zeros(clients, np.int64)
@@ -62,7 +63,7 @@ def pathological(
     balanced: bool,
     random: np.random.RandomState,
 ) -> list[Positions]:
-    """Each class goes to the first clients, by number, that may still take one.
+    """Give each class to the first clients, by number, that may still take one.
 
     So clients come in blocks that share the same classes, and unless ``balanced`` the last
     of a block holds most.

@@ -1,4 +1,4 @@
-"""A client's own samples, split into those it trains on, those it chooses by, and those it is judged on."""
+"""The split of a client's own samples into training, validation and test parts."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import numpy.typing as npt
 from torch import Tensor
 
 from protea.config.sections import Split
-from protea.data.partition.dealing import Positions
+from protea.data.partition.pfllib import Positions
 
 
 @dataclass(frozen=True)
 class Share:
-    """The rows of the data set that one client has, by what they are for."""
+    """The rows of the data set that one client has, by part."""
 
-    train: Tensor  # int64, as the others
+    train: Tensor  # int64 row numbers, as the others
     validation: Tensor
     test: Tensor
 
 
-def split(
+def split_positions(
     labels: npt.NDArray[Any],
     settings: Split,
     random: np.random.Generator,
     keys: npt.NDArray[Any] | None = None,
 ) -> tuple[Positions, Positions, Positions]:
-    """Positions for training, validation and test.
+    """Return sorted positions for training, validation and test.
 
     A client with two samples or more has one to test on, wherever that leaves it one to train
     on.  Stratified, the last sample of a class always stays in training.  With ``keys``, all
@@ -53,7 +53,7 @@ def split(
 def quotas(
     sizes: Positions, fraction: float, room: Positions, random: np.random.Generator, at_least: int = 0
 ) -> Positions:
-    """How many to take of each group, so that the total is right and no group gives too many."""
+    """Return how many to take of each group, so that the total is right and no group gives more than its ``room``."""
     if not fraction:
         return np.zeros_like(sizes)
     goal = min(max(at_least, int(fraction * sizes.sum() + 0.5)), int(room.sum()))
@@ -68,7 +68,7 @@ def quotas(
 def split_keys(
     keys: npt.NDArray[Any], settings: Split, random: np.random.Generator
 ) -> tuple[Positions, Positions, Positions]:
-    """Whole keys, in random order, to the test part until it is about large enough; then validation."""
+    """Give whole keys, in random order, to the test part until it is about large enough; then to validation."""
     names, index, sizes = np.unique(keys, return_inverse=True, return_counts=True)
     order = random.permutation(len(names))
     reached = np.concatenate([[0], np.cumsum(sizes[order])]) / len(keys)

@@ -1,4 +1,4 @@
-"""Where data come from: one file per layout, each a dataclass of options that can ``load``."""
+"""Sources of data: one file per format, with a frozen dataclass of settings that can ``load``."""
 
 from __future__ import annotations
 
@@ -8,4 +8,8 @@ from protea.data.dataset import Dataset
 
 
 class Source(Protocol):
-    def load(self) -> Dataset: ...
+    """Settings of a data source."""
+
+    def load(self) -> Dataset:
+        """Read all samples."""
+        ...

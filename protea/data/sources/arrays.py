@@ -38,7 +38,7 @@ class Arrays:
     def load(self) -> Dataset:
         x, y = pairs(self.x, self.y)
         x_test, y_test = pairs(self.x_test, self.y_test)
-        return convert.dataset(
+        return convert.to_dataset(
             x,
             y,
             x_test,
@@ -50,12 +50,12 @@ class Arrays:
         )
 
     def read_new(self, path: Path, form: SampleForm) -> NewSamples:
-        """New samples of the same form; where the classes were named, labels that are numbers count through these."""
+        """Read new samples; where the classes were named, labels that are numbers count through these."""
         return read_in_form(path, form, counted=self.names is not None)
 
 
 def pairs(x: Any, y: Any) -> tuple[Any, Any]:
-    """Inputs and labels; of a torch data set, gathered item by item."""
+    """Return inputs and labels; those of a torch data set are gathered item by item."""
     if x is None or y is not None:
         return x, y
     if isinstance(x, torch.Tensor | np.ndarray) or not hasattr(x, "__getitem__") or not hasattr(x, "__len__"):
@@ -66,4 +66,4 @@ def pairs(x: Any, y: Any) -> tuple[Any, Any]:
     shapes = {tuple(np.shape(one)) for one, _ in items}
     if len(shapes) > 1:
         raise DataError(f"The inputs of {type(x).__name__} have different shapes, such as {sorted(shapes)[:2]}.")
-    return np.stack([convert.array(one) for one, _ in items]), [convert.array(label).item() for _, label in items]
+    return np.stack([convert.to_array(one) for one, _ in items]), [convert.to_array(label).item() for _, label in items]

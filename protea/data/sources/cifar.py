@@ -17,7 +17,7 @@ from protea.core.errors import DataError
 from protea.data import files
 from protea.data.dataset import Dataset
 from protea.data.download import Remote
-from protea.data.files import Files
+from protea.data.files import SourceFiles
 
 SITE = "https://www.cs.toronto.edu/~kriz"
 PIXELS = 3 * 32 * 32
@@ -27,7 +27,7 @@ PIXELS = 3 * 32 * 32
 class CIFAR10:
     """50,000 and 10,000 images of 32 x 32 in 10 classes."""
 
-    files: ClassVar[Files] = Files(
+    files: ClassVar[SourceFiles] = SourceFiles(
         "cifar10",
         ("cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"),
         (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"),
@@ -35,14 +35,14 @@ class CIFAR10:
     )
 
     def load(self) -> Dataset:
-        return read(self.files, "batches.meta.txt", classes=10, label_bytes=1)
+        return read_records(self.files, "batches.meta.txt", classes=10, label_bytes=1)
 
 
 @dataclass(frozen=True)
 class CIFAR100:
     """50,000 and 10,000 images of 32 x 32 in 100 classes (the fine ones)."""
 
-    files: ClassVar[Files] = Files(
+    files: ClassVar[SourceFiles] = SourceFiles(
         "cifar100",
         ("cifar-100-binary", "cifar100/cifar-100-binary"),
         ("train.bin", "test.bin"),
@@ -50,15 +50,15 @@ class CIFAR100:
     )
 
     def load(self) -> Dataset:
-        return read(self.files, "fine_label_names.txt", classes=100, label_bytes=2)
+        return read_records(self.files, "fine_label_names.txt", classes=100, label_bytes=2)
 
 
-def read(wanted: Files, names_file: str, classes: int, label_bytes: int) -> Dataset:
-    """Records of labels, of which the last is the finest, and pixels; the last file is the test part."""
+def read_records(wanted: SourceFiles, names_file: str, classes: int, label_bytes: int) -> Dataset:
+    """Read records of ``label_bytes`` labels, the last of which counts, and pixels; the last file is the test part."""
     folder, batches = wanted.find(), []
     for part in wanted.files:
-        path = files.present(folder, part) or folder / part
-        raw = np.frombuffer(files.content(path), np.uint8)
+        path = files.find_file(folder, part) or folder / part
+        raw = np.frombuffer(files.read_content(path), np.uint8)
         if not len(raw) or len(raw) % (label_bytes + PIXELS):
             raise DataError(
                 f"{path} is damaged or cut short: {len(raw)} bytes are not a whole number of records "
@@ -74,6 +74,6 @@ def read(wanted: Files, names_file: str, classes: int, label_bytes: int) -> Data
 
 
 def class_names(path: Path, classes: int) -> tuple[str, ...]:
-    """From the file of names that comes with the images; numbers where it is not there."""
+    """Read the names of the classes from the file that comes with the images; numbers if it is not there."""
     names = path.read_text(encoding="utf-8").split() if path.exists() else []
     return tuple(names) if len(names) == classes else tuple(map(str, range(classes)))

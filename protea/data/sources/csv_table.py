@@ -22,9 +22,9 @@ from protea.data.dataset import Dataset
 from protea.data.new_samples import TABLES, NewSamples, SampleForm, label_numbers
 from protea.data.texts import Texts
 
-Row = tuple[int, list[str]]  # with the number of its line
+TableRow = tuple[int, list[str]]  # the number of its line, and its cells
 
-LONGEST = 1 << 27  # characters of a cell: a clinical note may be long
+LONGEST = 1 << 27  # characters that a cell may have: a clinical note may be long
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 
 
@@ -52,7 +52,7 @@ class Csv:
     missing: Literal["refuse", "drop"] = "refuse"
 
     def load(self) -> Dataset:
-        path = files.own(self.path)
+        path = files.user_path(self.path)
         header, rows = self.rows(path)
         if self.text is not None and (self.features is not None or self.standardise):
             raise DataError(f"{path}: samples are texts ({self.text!r}) or numbers (features, standardise), not both.")
@@ -70,8 +70,8 @@ class Csv:
         rows = self.complete(path, rows, place, named, features)
         marked = [self.split is not None and row[place[self.split]].strip() in self.test for _, row in rows]
         rows = [rows[i] for i in sorted(range(len(rows)), key=lambda i: marked[i])]  # test rows are last
-        y, names = convert.labels([row[place[self.label]].strip() for _, row in rows])
-        keys = convert.numbered([row[place[self.key]].strip() for _, row in rows]) if self.key else None
+        y, names = convert.to_labels([row[place[self.label]].strip() for _, row in rows])
+        keys = convert.number_keys([row[place[self.key]].strip() for _, row in rows]) if self.key else None
         x: Tensor | Texts
         if self.text is not None:
             x = Texts.of(row[place[self.text]] for _, row in rows)
@@ -80,7 +80,7 @@ class Csv:
         return Dataset(x, y, names, sum(marked), keys)
 
     def read_new(self, path: Path, form: SampleForm) -> NewSamples:
-        """Rows of another table, as :meth:`load` gives those of this one: same columns, found by name.
+        """Read rows of another table as :meth:`load` reads those of this one: the same columns, found by name.
 
         Where features are standardised, it is by the means and deviations of this table.  The label column may be
         missing.  Samples are called by the key column, or else by the number of their row, from 0.
@@ -90,7 +90,7 @@ class Csv:
                 f"{path} is not a table.  This run was trained on {self.path}: give a .csv or .csv.gz file."
             )
         header, rows = self.rows(path)
-        trained, own_rows = self.rows(files.own(self.path))
+        trained, own_rows = self.rows(files.user_path(self.path))
         named = [name for name in (self.label, self.key, self.text, self.split) if name is not None]
         features = () if self.text else self.features or tuple(name for name in trained if name not in named)
         for name in (self.text,) if self.text else features:
@@ -113,16 +113,23 @@ class Csv:
             x = [row[place[self.text]] for _, row in found]
         else:
             own_place = {name: column for column, name in enumerate(trained)}
-            basis = self.complete(files.own(self.path), own_rows, own_place, named, features)
-            x = self.numbers(path, found, place, features, self.raw(files.own(self.path), basis, own_place, features))
+            basis = self.complete(files.user_path(self.path), own_rows, own_place, named, features)
+            x = self.numbers(
+                path, found, place, features, self.raw(files.user_path(self.path), basis, own_place, features)
+            )
         return NewSamples(x, keys, key or "index", labels, len(rows) - len(found))
 
     def complete(
-        self, path: Path, rows: list[Row], place: Mapping[str, int], named: Sequence[str], features: Sequence[str]
-    ) -> list[Row]:
-        """The rows that lack nothing that is needed; or an error at the first that does.
+        self,
+        path: Path,
+        rows: list[TableRow],
+        place: Mapping[str, int],
+        named: Sequence[str],
+        features: Sequence[str],
+    ) -> list[TableRow]:
+        """Return the rows in which nothing needed is missing; with ``missing = "refuse"`` raise at the first other one.
 
-        Only of numbers a word can say that there is none: a class may be called "none".
+        Words such as "none" mean a missing value in columns of numbers only: a class may be called "none".
         """
         found = []
         for line, row in rows:
@@ -132,7 +139,7 @@ class Csv:
             if lacking is None:
                 found.append((line, row))
             elif self.missing == "refuse":
-                raise missing(path, line, lacking)
+                raise missing_value(path, line, lacking)
         if not found:
             raise DataError(f"{path} has no row in which nothing is missing.")
         return found
@@ -140,12 +147,15 @@ class Csv:
     def numbers(
         self,
         path: Path,
-        rows: list[Row],
+        rows: list[TableRow],
         place: Mapping[str, int],
         features: Sequence[str],
         basis: npt.NDArray[np.float64] | None = None,
     ) -> Tensor:
-        """The features of the rows, standardised if wanted by their own means and deviations or those of ``basis``."""
+        """Return the columns of numbers, float32 (rows, features), standardised if wanted.
+
+        Means and deviations are their own, or those of the table ``basis``.
+        """
         x = self.raw(path, rows, place, features)
         if self.standardise:
             basis = x if basis is None else basis
@@ -154,17 +164,17 @@ class Csv:
         return torch.from_numpy(x.astype(np.float32))
 
     def raw(
-        self, path: Path, rows: list[Row], place: Mapping[str, int], features: Sequence[str]
+        self, path: Path, rows: list[TableRow], place: Mapping[str, int], features: Sequence[str]
     ) -> npt.NDArray[np.float64]:
-        """The features of the rows as they are in the table."""
-        cells = [[number(row[place[name]], path, line, name) for name in features] for line, row in rows]
+        """Return the columns of numbers as they are in the table."""
+        cells = [[parse_number(row[place[name]], path, line, name) for name in features] for line, row in rows]
         return np.array(cells, np.float64)
 
-    def rows(self, path: Path) -> tuple[list[str], list[Row]]:
-        """The column names, and each row with the number of its line."""
+    def rows(self, path: Path) -> tuple[list[str], list[TableRow]]:
+        """Read the table: the names of its columns, and each row with the number of its line."""
         csv.field_size_limit(LONGEST)
         try:
-            text = files.content(path).decode(self.encoding).removeprefix("\ufeff")
+            text = files.read_content(path).decode(self.encoding).removeprefix("\ufeff")
             reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter, strict=True)
             header = [name.strip() for name in next(reader, [])]
             rows = [(reader.line_num, row) for row in reader if row]
@@ -172,7 +182,7 @@ class Csv:
             raise DataError(f"{path}: there is no encoding {self.encoding!r}.  utf-8 and latin-1 are two.") from error
         except (UnicodeDecodeError, csv.Error) as error:
             raise DataError(
-                f"{path} is not a table in {self.encoding} text: {what(error)}.\n"
+                f"{path} is not a table in {self.encoding} text: {reason(error)}.\n"
                 f'  If it has another encoding, say so: encoding = "latin-1".'
             ) from error
         if not rows:
@@ -185,14 +195,15 @@ class Csv:
         return header, rows
 
 
-def number(cell: str, path: Path, line: int, column: str) -> float:
+def parse_number(cell: str, path: Path, line: int, column: str) -> float:
+    """Return the number in a cell; raise :class:`DataError` for anything else."""
     if cell.strip().lower() in MISSING:
-        raise missing(path, line, column)
+        raise missing_value(path, line, column)
     try:
         value = float(cell)
     except ValueError:
         raise DataError(
-            f"{path}, line {line}, column {column!r}: {shown(cell)} is not a number.\n"
+            f"{path}, line {line}, column {column!r}: {shown_cell(cell)} is not a number.\n"
             f"  Leave the column out by naming the others in features, write categories as numbers, or name it as text."
         ) from None
     if not math.isfinite(value):
@@ -200,18 +211,19 @@ def number(cell: str, path: Path, line: int, column: str) -> float:
     return value
 
 
-def missing(path: Path, line: int, column: str) -> DataError:
+def missing_value(path: Path, line: int, column: str) -> DataError:
+    """Make the error for an empty cell."""
     return DataError(
         f"{path}, line {line}, column {column!r}: the value is missing.\n"
         f'  Fill it in, or leave such lines out (missing = "drop"), or the column, by naming the others in features.'
     )
 
 
-def shown(cell: str) -> str:
-    """A word; more may be what somebody wrote of a patient."""
+def shown_cell(cell: str) -> str:
+    """Return a cell for a message, if it is one word; more may be what somebody wrote about a patient."""
     return repr(cell) if len(cell) < 20 and " " not in cell.strip() else f"a cell of {len(cell)} characters"
 
 
-def what(error: Exception) -> str:
-    """What is wrong, without the bytes or words it was found in: these may be a patient's."""
+def reason(error: Exception) -> str:
+    """Say what is wrong without quoting the bytes or words it was found in: these may be about a patient."""
     return f"byte {error.start} does not fit" if isinstance(error, UnicodeDecodeError) else str(error)

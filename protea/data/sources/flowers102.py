@@ -15,7 +15,7 @@ from protea.core.errors import DataError
 from protea.data import images
 from protea.data.dataset import Dataset
 from protea.data.download import Remote
-from protea.data.files import Files
+from protea.data.files import SourceFiles
 from protea.data.new_samples import NewSamples, SampleForm, read_in_form
 
 SITE = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102"
@@ -32,7 +32,7 @@ class Flowers102:
 
     size: PositiveInt = 64
 
-    files: ClassVar[Files] = Files(
+    files: ClassVar[SourceFiles] = SourceFiles(
         "flowers102",
         ("flowers102", "flowers-102", "102flowers"),
         ("jpg", "imagelabels.mat", "setid.mat"),
@@ -50,10 +50,10 @@ class Flowers102:
         ids = np.concatenate([train, valid, test]).astype(np.int64)  # images and classes count from 1
         if ids.min() < 1 or ids.max() > len(labels):
             raise DataError(f"{folder}: setid.mat names images 1 to {ids.max()}; imagelabels.mat has {len(labels)}.")
-        x = images.read([folder / "jpg" / f"image_{id:05d}.jpg" for id in ids], size=self.size)
+        x = images.read_images([folder / "jpg" / f"image_{id:05d}.jpg" for id in ids], size=self.size)
         y = torch.from_numpy(labels[ids - 1] - 1)
         return Dataset(x, y, tuple(str(name) for name in range(1, 103)), tests=len(test))
 
     def read_new(self, path: Path, form: SampleForm) -> NewSamples:
-        """New photographs, scaled as these are."""
+        """Read new photographs, scaled as these are."""
         return read_in_form(path, replace(form, resize=True))

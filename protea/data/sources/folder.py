@@ -18,7 +18,7 @@ from protea.data.new_samples import NewSamples, SampleForm, read_folder, read_in
 class Folder:
     """``path/<class>/<image>``, or ``path/train/<class>/<image>`` with ``path/test/...`` beside it.
 
-    ``size`` scales each image to a square of so many pixels; without it all must be alike.
+    ``size`` scales each image to a square of so many pixels; without it all must have one size.
     ``mode`` is RGB or L (grey).
     """
 
@@ -27,11 +27,11 @@ class Folder:
     mode: images.Mode = "RGB"
 
     def load(self) -> Dataset:
-        root = files.own(self.path)
+        root = files.user_path(self.path)
         if not root.is_dir():
             raise DataError(f"{root} is not a folder.  Expected one with a folder of images for each class.")
         parted = (root / "train").is_dir() and (root / "test").is_dir()
-        train, test = (listed(root / "train"), listed(root / "test")) if parted else (listed(root), [])
+        train, test = (image_paths(root / "train"), image_paths(root / "test")) if parted else (image_paths(root), [])
         if not train:
             raise DataError(
                 f"{root} has no images.  Expected {root}/<class>/<image> with {', '.join(images.SUFFIXES)}."
@@ -39,13 +39,14 @@ class Folder:
         names = sorted({path.parent.name for path in train + test})
         number = {name: label for label, name in enumerate(names)}
         y = torch.tensor([number[path.parent.name] for path in train + test])
-        return Dataset(images.read(train + test, self.size, self.mode), y, tuple(names), tests=len(test))
+        return Dataset(images.read_images(train + test, self.size, self.mode), y, tuple(names), tests=len(test))
 
     def read_new(self, path: Path, form: SampleForm) -> NewSamples:
-        """New images, flat or in one folder for each class, read as these are: same mode, and scaled if these are."""
+        """Read new images, flat or in one folder for each class: in the same mode, and scaled if these are."""
         form = replace(form, resize=form.resize or self.size is not None)
         return read_folder(path, form, self.mode) if path.is_dir() else read_in_form(path, form)
 
 
-def listed(root: Path) -> list[Path]:
+def image_paths(root: Path) -> list[Path]:
+    """Return the sorted paths ``root/<class>/<image>``."""
     return sorted(path for path in root.glob("*/*") if path.suffix.lower() in images.SUFFIXES)

@@ -13,7 +13,7 @@ from protea.core.errors import DataError
 from protea.data import files
 from protea.data.dataset import Dataset
 from protea.data.download import Remote
-from protea.data.files import Files
+from protea.data.files import SourceFiles
 
 FILES = (
     "train-images-idx3-ubyte",
@@ -38,6 +38,7 @@ CLOTHES = (
 
 
 def remotes(site: str, *digests: str) -> list[Remote]:
+    """Return the four files at a site, each with its MD5 checksum."""
     return [Remote(f"{site}/{file}.gz", f"md5:{digest}") for file, digest in zip(FILES, digests, strict=True)]
 
 
@@ -45,7 +46,7 @@ def remotes(site: str, *digests: str) -> list[Remote]:
 class FashionMNIST:
     """Clothes, 28 x 28, 60,000 and 10,000.  Xiao, Rasul, Vollgraf, https://arxiv.org/abs/1708.07747"""
 
-    files: ClassVar[Files] = Files(
+    files: ClassVar[SourceFiles] = SourceFiles(
         "fashion-mnist",
         ("fashion-mnist", "FashionMNIST/raw"),
         FILES,
@@ -59,14 +60,14 @@ class FashionMNIST:
     )
 
     def load(self) -> Dataset:
-        return read(self.files.find(), CLOTHES)
+        return read_idx_files(self.files.find(), CLOTHES)
 
 
 @dataclass(frozen=True)
 class MNIST:
     """Handwritten digits, 28 x 28, 60,000 and 10,000.  LeCun, Cortes, Burges."""
 
-    files: ClassVar[Files] = Files(
+    files: ClassVar[SourceFiles] = SourceFiles(
         "mnist",
         ("mnist", "MNIST/raw"),
         FILES,
@@ -80,11 +81,12 @@ class MNIST:
     )
 
     def load(self) -> Dataset:
-        return read(self.files.find(), tuple("0123456789"))
+        return read_idx_files(self.files.find(), tuple("0123456789"))
 
 
-def read(folder: Path, names: tuple[str, ...]) -> Dataset:
-    x, y, x_test, y_test = (read_idx(files.present(folder, file) or folder / file) for file in FILES)
+def read_idx_files(folder: Path, names: tuple[str, ...]) -> Dataset:
+    """Read the four files of a data set like MNIST."""
+    x, y, x_test, y_test = (read_idx(files.find_file(folder, file) or folder / file) for file in FILES)
     for part, inputs, targets in (("train", x, y), ("t10k", x_test, y_test)):
         if inputs.ndim != 3 or targets.shape != inputs.shape[:1]:
             raise DataError(f"{folder}: the {part} images are {inputs.shape}, the labels {targets.shape}.")
@@ -94,8 +96,8 @@ def read(folder: Path, names: tuple[str, ...]) -> Dataset:
 
 
 def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """An array of bytes: 0, 0, 8 for bytes, the number of dimensions, each of them in 4 bytes, the data."""
-    raw = files.content(path)
+    """Read one file: the bytes 0, 0, 8, the number of dimensions, each dimension in 4 bytes, and the data."""
+    raw = files.read_content(path)
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise DataError(f"{path} is not an idx file of bytes: it begins with {raw[:4].hex(' ') or 'nothing'}.")
     start = 4 + 4 * raw[3]

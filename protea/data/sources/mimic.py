@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from protea.config.sections import Fraction
 from protea.core.errors import DataError
+from protea.core.ranges import Fraction
 from protea.core.rng import Streams
 from protea.data import convert, files
 from protea.data.dataset import Dataset
@@ -71,8 +71,8 @@ class MimicBHC:
     seed: int = 1
 
     def load(self) -> Dataset:
-        notes, discharges = files.own(self.notes), files.own(self.discharges)
-        where = dispositions(files.own(self.admissions))
+        notes, discharges = files.user_path(self.notes), files.user_path(self.discharges)
+        where = dispositions(files.user_path(self.admissions))
         admission = {note: (subject, stay) for _, (note, subject, stay) in rows(discharges, LINKS)}
         texts: dict[int, str] = {}
         labels: list[str] = []
@@ -95,16 +95,16 @@ class MimicBHC:
             raise DataError(
                 f"{notes}: no note is of an admission for which {self.admissions} has a discharge_location."
             )
-        keys = convert.numbered(patients)
+        keys = convert.number_keys(patients)
         order = Streams(self.seed).at("mimic").numpy("held out").permutation(int(keys.max()) + 1)
         held = np.isin(keys.numpy(), order[: round(self.held_out * len(order))])
         last = np.argsort(held, kind="stable")  # test rows are last
-        y, names = convert.labels(np.array(labels)[last], CLASSES)
+        y, names = convert.to_labels(np.array(labels)[last], CLASSES)
         found = Texts.of(texts.pop(row) for row in last.tolist())  # each is let go once it is packed
         return Dataset(found, y, names, int(held.sum()), keys[last])
 
     def read_new(self, path: Path, form: SampleForm) -> NewSamples:
-        """New notes, in the column ``text`` of a table; what names the disposition is cut out of these too."""
+        """Read new notes in the column ``text`` of a table; what names the disposition is cut out of these too."""
         found = read_in_form(path, form)
         if not self.strip:
             return found
@@ -112,7 +112,7 @@ class MimicBHC:
 
 
 def dispositions(path: Path) -> dict[tuple[str, str], str]:
-    """Where each admission of each patient led to, if that is known."""
+    """Read the disposition of each admission, by patient and admission; those without one are left out."""
     columns = ("subject_id", "hadm_id", "discharge_location")
     return {
         (subject, stay): PLACES.get(place.strip().upper(), "Other")
@@ -122,7 +122,7 @@ def dispositions(path: Path) -> dict[tuple[str, str], str]:
 
 
 def rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
-    """The cells in these columns, with the line they begin on; one row at a time, as the files are large."""
+    """Yield the cells of these columns, and the line each row begins on; row by row, as the files are large."""
     csv.field_size_limit(LONGEST)
     line = 0
     try:

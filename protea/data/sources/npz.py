@@ -20,7 +20,7 @@ FIELDS = ("x", "y", "names", "keys", "x_test", "y_test", "keys_test")
 
 @dataclass(frozen=True)
 class Npz:
-    """Inputs ``x`` and labels ``y``, and if wanted ``names`` of the classes, ``keys`` and a test part.
+    """A file with inputs ``x`` and labels ``y``, and if wanted ``names`` of the classes, ``keys`` and a test part.
 
     ``x`` and ``y`` may be all that ``Arrays`` takes.  Pickled objects are never read.
     """
@@ -31,16 +31,19 @@ class Npz:
     def load(self) -> Dataset:
         fields = self.fields()
         names = fields.pop("names", None)
-        return convert.dataset(**fields, names=None if names is None else names.tolist(), tokens=self.tokens)
+        return convert.to_dataset(**fields, names=None if names is None else names.tolist(), tokens=self.tokens)
 
     def read_new(self, path: Path, form: SampleForm) -> NewSamples:
-        """New samples of the same form; where the run's own file names its classes, numbers count through these."""
-        with np.load(files.own(self.path), allow_pickle=False) as own:
+        """Read new samples; where the run's own file names its classes, labels that are numbers count through these."""
+        with np.load(files.user_path(self.path), allow_pickle=False) as own:
             return read_in_form(path, form, counted="names" in own.files)
 
     def fields(self, needed: Sequence[str] = ("x", "y")) -> dict[str, Any]:
-        """The arrays of the file by name, of which those in ``needed`` must be there."""
-        path = files.own(self.path)
+        """Read the arrays of the file by name; raise :class:`DataError` for names that mean nothing here.
+
+        Those in ``needed`` must be there.
+        """
+        path = files.user_path(self.path)
         if path.is_file() and not zipfile.is_zipfile(path) and path.suffix != ".npy":
             raise DataError(f"{path} is damaged or not an .npz file.  Save with numpy.savez(path, x=..., y=...).")
         try:

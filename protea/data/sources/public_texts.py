@@ -16,7 +16,7 @@ from torch import Tensor
 from protea.core.errors import DataError
 from protea.data import files
 from protea.data.dataset import Dataset
-from protea.data.files import Files
+from protea.data.files import SourceFiles
 from protea.data.sources.csv_table import Csv
 from protea.data.texts import Texts
 
@@ -28,7 +28,7 @@ class Banking77:
     """10,003 and 3,080 questions to a bank, with 77 intents (Casanueva et al., NLP4ConvAI 2020)."""
 
     def load(self) -> Dataset:
-        return read("banking77.csv", "label", split="split")
+        return read_table("banking77.csv", "label", split="split")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Clinc150:
     out_of_scope: bool = False
 
     def load(self) -> Dataset:
-        data = read("clinc150.csv", "label", split="split", test=("test", "oos_test"))
+        data = read_table("clinc150.csv", "label", split="split", test=("test", "oos_test"))
         wanted = [self.out_of_scope or name != OUT_OF_SCOPE for name in data.names]
         return of_classes(data, torch.tensor(wanted))
 
@@ -52,7 +52,7 @@ class Trec:
     """5,452 and 500 questions, by which of 6 kinds of answer they ask for (Li and Roth, COLING 2002)."""
 
     def load(self) -> Dataset:
-        return read("trec.csv", "label", split="split")
+        return read_table("trec.csv", "label", split="split")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Ohsumed:
     """3,357 and 4,043 medical abstracts on one of 23 kinds of disease each (Hersh et al., SIGIR 1994)."""
 
     def load(self) -> Dataset:
-        return read("ohsumed_single_23.csv", "label_name", split="split")
+        return read_table("ohsumed_single_23.csv", "label_name", split="split")
 
 
 @dataclass(frozen=True)
@@ -73,22 +73,24 @@ class MTSamples:
     least: PositiveInt = 20
 
     def load(self) -> Dataset:
-        data = read("mtsamples_single.csv", "label", key="sample_id")
+        data = read_table("mtsamples_single.csv", "label", key="sample_id")
         return of_classes(data, data.y.bincount(minlength=data.classes) >= self.least)
 
 
-def read(
+def read_table(
     name: str, label: str, *, split: str | None = None, key: str | None = None, test: tuple[str, ...] = ("test",)
 ) -> Dataset:
-    wanted = Files(name, ("text",), (name,), ())
-    folder = wanted.there()
+    """Read a table of texts; raise :class:`DataError` that says where to put it if it is not there."""
+    wanted = SourceFiles(name, ("text",), (name,), ())
+    folder = wanted.folder()
     if folder is None:
-        raise DataError(missing(wanted, [column for column in (split, key, label, "text") if column]))
-    path = files.present(folder, name) or folder / name
+        raise DataError(missing_table(wanted, [column for column in (split, key, label, "text") if column]))
+    path = files.find_file(folder, name) or folder / name
     return Csv(str(path), label, key=key, text="text", split=split, test=test).load()
 
 
-def missing(wanted: Files, columns: Sequence[str]) -> str:
+def missing_table(wanted: SourceFiles, columns: Sequence[str]) -> str:
+    """Return the message for a table that is not on this machine."""
     return (
         f"{wanted.name} is not on this machine, plain or as .gz, and is not downloaded.\n"
         f"  Looked in: {', '.join(map(str, wanted.places))}.\n"
@@ -98,7 +100,7 @@ def missing(wanted: Files, columns: Sequence[str]) -> str:
 
 
 def of_classes(data: Dataset, wanted: Tensor) -> Dataset:
-    """Only the samples of the classes for which ``wanted`` is true."""
+    """Return the samples of those classes for which ``wanted``, a bool per class, is true."""
     assert isinstance(data.x, Texts)
     if not wanted.any():
         raise DataError(

@@ -15,7 +15,7 @@ from protea.data.dataset import Dataset
 
 @dataclass(frozen=True)
 class Spiral:
-    """Point i of class k = 1, 2, ... lies at radius 1 to 10 and angle k pi/3 to 2 k pi/3, plus noise."""
+    """Points on spirals: those of class k = 1, 2, ... have radius 1 to 10 and angle k pi/3 to 2 k pi/3, plus noise."""
 
     classes: PositiveInt = 6
     points: PositiveInt = 5000  # of each class

@@ -1,9 +1,9 @@
-"""A coordinator's directory.
+"""A coordinator's directory: task, keys, invited sites, and the run.
 
 task.toml        what all parties agree on
 federation.json  where the server is, and who was invited
-keys/            the CA, the server's certificate, the coordinator's signing key; nobody else's business
-bundles/         one file for each site, to be handed over on a safe way
+keys/            the CA, the server's certificate, the coordinator's signing key; secret
+bundles/         one file for each site, to be handed over by a safe way
 public.safetensors  inputs that all parties have, for methods that need them
 flower/          state and logs of the SuperLink
 run/             records and checkpoints, as of any run
@@ -27,7 +27,7 @@ from protea.network.trust import bundles, keys
 
 @dataclass(frozen=True)
 class Invited:
-    """A site; its place in the list is its number as a client, so none is ever taken out."""
+    """A site that was invited; its place in the list is its number as a client, so none is ever taken out."""
 
     name: str
     key: str | None  # public, PEM
@@ -36,7 +36,7 @@ class Invited:
 
 @dataclass(frozen=True)
 class Guests:
-    """``federation.json``."""
+    """The content of ``federation.json``: where the server is, and who was invited."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -49,21 +49,24 @@ class Guests:
 _GUESTS = TypeAdapter(Guests)
 
 
-class Home:
-    """A coordinator's directory, new or old."""
+class CoordinatorDirectory:
+    """The directory of a coordinator: made by ``create``, or opened by ``open``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, task: Task, host: str, port: int, tls: bool, public: bytes | None = None) -> Home:
+    def create(
+        cls, path: Path, task: Task, host: str, port: int, tls: bool, public: bytes | None = None
+    ) -> CoordinatorDirectory:
+        """Make a new directory, with new keys and no sites."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigError(f"{path} exists and is not an empty directory.  Choose another one.")
         if tls:
             keys.refuse_no_host(host)
         if not 0 < port < 65536:
             raise ConfigError(f"{port} is no port: 1 to 65535 are.")
-        home = cls(path)
+        directory = cls(path)
         (path / "keys").mkdir(parents=True)
         for folder in (path, path / "keys"):
             folder.chmod(0o700)  # what sites send is in here too
@@ -72,29 +75,33 @@ class Home:
         keys.write_private(path / "keys" / "coordinator.key", keys.Signer.make())
         if public is not None:
             write_bytes(path / "public.safetensors", public)
-        write_text(path / "task.toml", tasks.dump(task))
-        home._write(Guests(host, port, tls))
-        return home
+        write_text(path / "task.toml", tasks.task_to_toml(task))
+        directory._write(Guests(host, port, tls))
+        return directory
 
     @classmethod
-    def open(cls, path: Path) -> Home:
-        home = cls(path)
+    def open(cls, path: Path) -> CoordinatorDirectory:
+        """Open a directory; raise :class:`ConfigError` if it is not a federation's."""
+        directory = cls(path)
         if not (path / "federation.json").is_file():
             raise ConfigError(
                 f"{path} is not a federation's directory: it has no federation.json.  Make one: protea federation init"
             )
-        home.read()
-        return home
+        directory.read()
+        return directory
 
     @property
     def task(self) -> Task:
-        return tasks.load(self.path / "task.toml")
+        """The task, as the file has it now."""
+        return tasks.load_task(self.path / "task.toml")
 
     @property
     def guests(self) -> Guests:
+        """Address and invited sites, as the file has them now."""
         return self.read()
 
     def read(self) -> Guests:
+        """Read ``federation.json``; raise :class:`ConfigError` if it cannot be read."""
         path = self.path / "federation.json"
         try:
             found: Guests = _GUESTS.validate_json(path.read_bytes())
@@ -109,21 +116,24 @@ class Home:
 
     @property
     def signer(self) -> keys.Signer:
+        """The coordinator's signing key."""
         return keys.Signer((self.path / "keys" / "coordinator.key").read_bytes())
 
     @property
     def tls(self) -> Tls | None:
+        """The files of the server's certificate; ``None`` without TLS."""
         folder = self.path / "keys"
         files = Tls(folder / "ca.crt", folder / "server.crt", folder / "server.key")
         return files if self.guests.tls else None
 
     @property
     def public(self) -> Path | None:
+        """The file of public inputs; ``None`` if there is none."""
         path = self.path / "public.safetensors"
         return path if path.exists() else None
 
     def invite(self, name: str) -> Path:
-        """Write the bundle for one more site."""
+        """Invite one more site: write its bundle, and return the path."""
         guests = self.guests
         if not re.fullmatch(r"\w[\w.-]{0,63}", name):
             raise ConfigError(
@@ -139,7 +149,7 @@ class Home:
         return path
 
     def renew(self) -> list[Path]:
-        """Write all bundles again, with the task as it is now and the keys as they were.
+        """Write all bundles again, with the task as it is now and the keys as they were; return their paths.
 
         The key of a site whose bundle was deleted after it was handed over is not here any more: it gets a new one.
         """
@@ -148,7 +158,7 @@ class Home:
             if site.removed:
                 continue
             old = self.path / "bundles" / f"{site.name}.protea"
-            private = bundles.read(old).get("site.key") if old.exists() else None
+            private = bundles.read_bundle(old).get("site.key") if old.exists() else None
             if guests.tls:
                 private = private or keys.make_site_key()[0]
                 known = replace(site, key=keys.public_of_site(private).decode())
@@ -158,13 +168,16 @@ class Home:
         return found
 
     def outdated(self) -> list[str]:
-        """Sites whose bundles have another task than there is now."""
+        """Return the names of sites whose bundles have another task than the directory has now."""
         now, sites = self.task.mark(), [site.name for site in self.guests.sites if not site.removed]
         places = {name: self.path / "bundles" / f"{name}.protea" for name in sites}
-        tasks_of = {name: bundles.read(path)["task.toml"].decode() for name, path in places.items() if path.exists()}
-        return [name for name, text in tasks_of.items() if tasks.parse(text, name).mark() != now]
+        tasks_of = {
+            name: bundles.read_bundle(path)["task.toml"].decode() for name, path in places.items() if path.exists()
+        }
+        return [name for name, text in tasks_of.items() if tasks.parse_task(text, name).mark() != now]
 
     def _bundle(self, guests: Guests, name: str, number: int, private: bytes | None) -> Path:
+        """Write the bundle of one site."""
         host = f"[{guests.host}]" if ":" in guests.host else guests.host  # IPv6
         invitation = bundles.Invitation(bundles.FORMAT, name, number, f"{host}:{guests.port}", guests.tls)
         files = {"task.toml": (self.path / "task.toml").read_bytes(), "coordinator.pub": self.signer.public()}
@@ -175,11 +188,11 @@ class Home:
         (self.path / "bundles").mkdir(exist_ok=True)
         (self.path / "bundles").chmod(0o700)
         path = self.path / "bundles" / f"{name}.protea"
-        keys.write_private(path, bundles.pack(invitation, files))
+        keys.write_private(path, bundles.pack_bundle(invitation, files))
         return path
 
     def remove(self, name: str) -> None:
-        """Put a site out; the next round goes without it."""
+        """Remove a site from the federation; the next round goes without it."""
         guests = self.guests
         there = [site.name for site in guests.sites if not site.removed]
         if name not in there:

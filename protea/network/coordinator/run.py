@@ -19,7 +19,7 @@ from protea.federation.jobs import Watch
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
 from protea.federation.record import Record
-from protea.network.coordinator.directory import Home
+from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.public_data import public_samples
 from protea.network.task import Task, new_server
 from protea.runs.directory import RunDirectory
@@ -31,7 +31,9 @@ from protea.runs.summary import summary
 class CoordinatedRun(RunSetup):
     """The coordinator's side of a federation.  Sites keep their models and their state."""
 
-    def __init__(self, home: Home, task: Task, roster: Callable[[Federation, Network], Sequence[int]]) -> None:
+    def __init__(
+        self, home: CoordinatorDirectory, task: Task, roster: Callable[[Federation, Network], Sequence[int]]
+    ) -> None:
         self.home, self.task, self.roster = home, task, roster
         self.method, self.evaluation, self.rounds = task.method, task.evaluation, task.rounds
         self.checkpoint = Checkpoint(every=1, keep=2)

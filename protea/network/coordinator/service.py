@@ -12,14 +12,14 @@ from typing import Any
 from protea.config.sections import participants
 from protea.config.units import in_bytes
 from protea.core.errors import ConfigError, PayloadError
-from protea.core.files import locked
+from protea.core.files import hold_lock
 from protea.engines.flower.grid import Carrier, Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.messages import readable
 from protea.federation.jobs import Reply
 from protea.federation.loop import Federation, QuorumError
 from protea.federation.record import Record
-from protea.network.coordinator.directory import Home, Invited
+from protea.network.coordinator.directory import CoordinatorDirectory, Invited
 from protea.network.coordinator.run import CoordinatedRun
 from protea.network.coordinator.status import Guest, Show, Status
 from protea.network.trust import keys
@@ -33,7 +33,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class Coordinator(Observer):
     """Serves a federation from its directory."""
 
-    def __init__(self, home: Home, show: Show, listen: str | None = None, carrier: Carrier | None = None) -> None:
+    def __init__(
+        self, home: CoordinatorDirectory, show: Show, listen: str | None = None, carrier: Carrier | None = None
+    ) -> None:
         self.home, self.show, self.task, self.carrier = home, show, home.task, carrier
         guests = home.guests
         self.listen = listen or ("0.0.0.0" if guests.tls else "127.0.0.1")
@@ -57,7 +59,7 @@ class Coordinator(Observer):
         """Play all rounds that are left; the summary."""
         path = self.home.path / "run"
         taken = f"{path} is being written by another process.  Wait, or stop that one."
-        with locked(self.home.path / ".lock", taken):
+        with hold_lock(self.home.path / ".lock", taken):
             setup = CoordinatedRun(self.home, self.task, self._roster)
             run = Run(setup, path)
             if run.ended:
@@ -193,9 +195,9 @@ class Coordinator(Observer):
         self.status.round, self.status.accuracy = record.round, record.accuracy
         for client in record.refused:
             self.status.sites[client].refused += 1
-        for line in record.clients:
-            if line.get("test/samples"):
-                self.status.sites[line["client"]].accuracy = line["test/method"] / line["test/samples"]
+        for each in record.clients:
+            if each.accuracy is not None:
+                self.status.sites[each.client].accuracy = each.accuracy
         for client, why in record.failures.items():
             self._tell(f"Left out, {self.status.sites[client].name}: {why.strip().splitlines()[0]}")
         accuracy = "" if record.accuracy is None else f", accuracy {100 * record.accuracy:.1f} %"
@@ -210,4 +212,4 @@ class Coordinator(Observer):
 
 def serve(path: Path, show: Show, listen: str | None = None) -> dict[str, Any]:
     """Serve the federation in a directory to its end."""
-    return Coordinator(Home.open(path), show, listen).serve()
+    return Coordinator(CoordinatorDirectory.open(path), show, listen).serve()

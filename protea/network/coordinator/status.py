@@ -1,4 +1,4 @@
-"""What goes on in a federation, for whoever shows it."""
+"""The state of a federation over a network, for screens that show it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from protea.network.task import Task
 
 @dataclass
 class Guest:
-    """What is known of a site."""
+    """The state of one site."""
 
     name: str
     connected: bool = False
     model: str = ""
-    said: str = ""  # what came of the last thing that it was asked
+    said: str = ""  # how its last job ended
     accuracy: float | None = None
-    refused: int = 0
+    refused: int = 0  # uploads, in all
     removed: bool = False
 
 
 @dataclass
 class Status:
-    """What goes on, for whoever shows it."""
+    """The state of a federation."""
 
     task: Task
     round: int = 0
-    doing: str = "starting"
+    doing: str = "starting"  # in plain words
     accuracy: float | None = None
     sites: list[Guest] = field(default_factory=list)
-    strangers: dict[int, str] = field(default_factory=dict)
+    strangers: dict[int, str] = field(default_factory=dict)  # nodes that are no site, and why
 
 
 Show = Callable[[Status, str | None], None]  # a line of news, if there is some

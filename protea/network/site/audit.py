@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from protea.core.files import named
+from protea.core.files import naming_file
 from protea.core.payload import parse_json
 
 DTYPES = {
@@ -44,7 +44,7 @@ class Audit:
             "bytes": len(message),
             "blake2b": hashlib.blake2b(message, digest_size=16).hexdigest(),
         }
-        with named(self.path), self.path.open("ab+") as file:
+        with naming_file(self.path), self.path.open("ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read() != b"\n":

@@ -17,10 +17,10 @@ from protea.core.server import Server
 from protea.engines.messages import job_to_bytes
 from protea.federation.jobs import Job, JobKind, Reply
 from protea.federation.uploads import Inspection
-from protea.models.architectures import parameters
+from protea.models.architectures import count_parameters
 from protea.network.site.directory import Site
 from protea.network.site.service import discreet, leaving
-from protea.network.task import started
+from protea.network.task import started_server
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def trial(path: Path) -> Trial:
 
     with tempfile.TemporaryDirectory() as folder:
         durable = DurableWorker(site.plan(), Path(folder), encode)
-        server = started(task, site.public())
+        server = started_server(task, site.public())
         server.round = 1
         asked: list[JobKind] = ["train", "evaluate"] if site.settings.report else ["train"]
         for what in asked:
@@ -87,7 +87,7 @@ def trial(path: Path) -> Trial:
         id=site.id,
         task=f"{type(task.method).__name__}, {task.rounds} rounds, {len(task.classes)} classes",
         model=client.model.name,
-        parameters=sum(parameters(client.model).values()),
+        parameters=sum(count_parameters(client.model).values()),
         train=len(client.train),
         validation=len(client.validation or ()),
         test=len(client.test or ()),

@@ -1,4 +1,4 @@
-"""Samples of a site, and those that all parties have."""
+"""The samples of a site, in whatever form its owner gives them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protea.data.sources.arrays import Arrays
 
 
 def as_dataset(given: Any, names: tuple[str, ...]) -> Dataset:
-    """Arrays ``(x, y)`` or ``(x, y, x_test, y_test)``, a torch data set, or a source such as ``Csv(...)``."""
+    """Make a data set of ``(x, y)`` or ``(x, y, x_test, y_test)``, a torch data set, or a source like ``Csv(...)``."""
     if isinstance(given, Dataset):
         return given
     if hasattr(given, "load") and not isinstance(given, torch.utils.data.Dataset):
@@ -29,7 +29,7 @@ def as_dataset(given: Any, names: tuple[str, ...]) -> Dataset:
 
 
 def with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
-    """The same samples, their labels counted as the task does."""
+    """Return the samples with labels numbered as in the task; raise :class:`DataError` for a class it has not."""
     if dataset.names == classes:
         return dataset
     place = {name: number for number, name in enumerate(classes)}

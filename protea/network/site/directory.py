@@ -33,16 +33,16 @@ from protea.config.families import Member
 from protea.config.sections import Split
 from protea.config.toml import settings_from_table, to_table
 from protea.core.client import Client
-from protea.core.devices import device
+from protea.core.devices import choose_device
 from protea.core.errors import ConfigError, DataError, ProteaError
 from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.split_model import SplitModel
 from protea.core.training import Training
 from protea.data.dataset import Dataset
-from protea.data.federate import share
+from protea.data.federate import split_share
 from protea.data.partition.split import Share
-from protea.data.views import refuse_unread, samples
+from protea.data.views import refuse_unread, view_samples
 from protea.models.maker import ModelMaker
 from protea.network.public_data import public_samples
 from protea.network.site.data import as_dataset, with_classes
@@ -119,7 +119,7 @@ class Site:
         return module
 
     def source(self) -> Any:
-        """What ``data()`` gives: arrays, a torch data set, or a source such as ``Csv(...)``."""
+        """Give what ``data()`` returns: arrays, a torch data set, or a source such as ``Csv(...)``."""
         return self._call("data")
 
     @cached_property
@@ -139,7 +139,9 @@ class Site:
         rows = torch.arange(len(dataset) - dataset.tests)
         if dataset.tests:
             settings = Split(0.0, settings.validation, settings.stratify, settings.by_key)
-        found = share(rows, dataset, settings, Streams(self.task.seed).at("data", "client", self.id).numpy("split"))
+        found = split_share(
+            rows, dataset, settings, Streams(self.task.seed).at("data", "client", self.id).numpy("split")
+        )
         if dataset.tests:
             found = Share(found.train, found.validation, torch.arange(len(dataset) - dataset.tests, len(dataset)))
         return found
@@ -188,7 +190,7 @@ class Site:
 
     @cached_property
     def device(self) -> str:
-        return device(self.settings.device)
+        return choose_device(self.settings.device)
 
     def model(self) -> SplitModel:
         """What ``model()`` gives, fitted to the task."""
@@ -214,7 +216,7 @@ class Site:
         with streams.default("model"):
             model = self.model()
         train, validation, test = (
-            samples(dataset, rows, model.view, device=self.device, cache=self.path / "views")
+            view_samples(dataset, rows, model.view, device=self.device, cache=self.path / "views")
             for rows in (parts.train, parts.validation, parts.test)
         )
         public = self.public()
@@ -245,6 +247,9 @@ class Site:
             task.seed,
             self.settings.threads,
             task.evaluation.local_prototypes,
+            rules=task.evaluation.rules,
+            metrics=task.evaluation.metrics,
+            filters=task.filters,
             careful=True,
         )
 

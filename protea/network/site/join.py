@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from protea.core.errors import ProteaError
-from protea.core.files import locked
+from protea.core.files import hold_lock
 from protea.engines.flower.node import Node, attend
 from protea.network.site.audit import audit_lines
 from protea.network.site.directory import Site
@@ -35,7 +35,7 @@ def join(path: Path, tell: Tell) -> None:
     """Take part in a federation until interrupted."""
     site = Site(path)
     taken = f"{path} takes part already, in another process.  Stop that one first."
-    with locked(path / ".lock", taken):
+    with hold_lock(path / ".lock", taken):
         site.ended.unlink(missing_ok=True)
         site.restored().client(site.id)  # what is wrong with model, data or state is said now
         invitation = site.bundle.invitation
@@ -148,7 +148,7 @@ def serve(path: str, address: str, parent: str) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     site = Site(Path(path))
     taken = f"{path} has a client process already, which has not ended yet."
-    with locked(site.path / ".client.lock", taken):
+    with hold_lock(site.path / ".client.lock", taken):
         service = SiteService(site)
         service.worker.store.tidy()
         attend(address, site.path / "flower", service.handle)

@@ -20,7 +20,7 @@ OWN = ("head", "head_own", "local_prototypes")  # rules that need no broadcast
 
 
 def trained_client(path: Path) -> tuple[Site, TrainedClient]:
-    """A site, and its client as it was after the last round that it trained in."""
+    """Open a site, and its client as it was after the last round that it trained in."""
     site = Site(path)
     newest = newest_state(site.state, site.id)
     if newest is None or not int(newest.name):  # round 0 is how it was before it did anything
@@ -30,8 +30,8 @@ def trained_client(path: Path) -> tuple[Site, TrainedClient]:
     return site, TrainedClient(client, site.task.method, None)
 
 
-def rule_in_words(trained: TrainedClient, rule: str) -> str:
-    """How a rule answers, and for the classifier whether that is also how the method itself answers.
+def note_on_rule(trained: TrainedClient, rule: str) -> str:
+    """Say whether the classifier is also how the method itself answers; nothing of other rules.
 
     :class:`ConfigError` for rules that need the last broadcast.
     """
@@ -39,7 +39,7 @@ def rule_in_words(trained: TrainedClient, rule: str) -> str:
         why = "needs what the coordinator last sent, which a site does not keep" if rule in RULES else "does not exist"
         raise ConfigError(f"--rule {rule} {why}.  There is: {', '.join(OWN)}.")
     if rule != "head":
-        return RULES[rule]
+        return ""
     if type(trained.method).predict is Method.predict:
-        return f"{RULES[rule]}, as the method itself answers"
-    return f"{RULES[rule]}; the method's own rule needs what the coordinator last sent, which a site does not keep"
+        return "This is also the method's own rule."
+    return "The method's own rule needs what the coordinator last sent, which a site does not keep."

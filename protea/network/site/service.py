@@ -23,7 +23,7 @@ from protea.engines.messages import job_from_bytes, joined, parted, readable, re
 from protea.federation.jobs import Job, Reply
 from protea.network.site.audit import Audit
 from protea.network.site.directory import Site
-from protea.network.trust.keys import opened
+from protea.network.trust.keys import verified
 
 TRACE = "Traceback (most recent call last):"
 SHORT = 1000  # characters; what is longer is not of Protea's own making
@@ -64,7 +64,7 @@ class SiteService:
             raise
 
     def _answer(self, kind: str, message: bytes) -> bytes:
-        message = opened(kind, message, self.site.bundle.coordinator)
+        message = verified(kind, message, self.site.bundle.coordinator)
         match kind:
             case "hello":
                 return self._hello(from_bytes(message)[1])

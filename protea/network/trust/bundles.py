@@ -1,4 +1,4 @@
-"""What a coordinator gives a site, in one file: where to connect, as whom, whom to trust, and the task."""
+"""Bundles: one file that a coordinator gives a site, with address, keys, certificates and the task."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from protea.network.task import Task
 from protea.network.trust.keys import coordinator_key, public_of_site, refuse_no_certificate, write_private
 
 FILES = {"bundle.json", "task.toml", "coordinator.pub", "ca.crt", "site.key", "public.safetensors"}
-LARGEST = {"public.safetensors": 4 * 2**30}  # bytes of a file in a bundle
-SMALL = 2**20  # of the others
+LARGEST = {"public.safetensors": 4 * 2**30}  # bytes that a file in a bundle may have
+SMALL = 2**20  # bytes that the other files may have
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Invitation:
-    """``bundle.json``."""
+    """The content of ``bundle.json``: where a site connects, and as whom."""
 
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
 
@@ -40,38 +40,44 @@ _INVITATION = TypeAdapter(Invitation)
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle that lies open in a site's directory."""
+    """A bundle whose files are in a site's directory."""
 
     folder: Path
 
     @property
     def invitation(self) -> Invitation:
+        """Where the site connects, and as whom."""
         return read_invitation((self.folder / "bundle.json").read_bytes(), str(self.folder))
 
     @property
     def task(self) -> Task:
-        return tasks.load(self.folder / "task.toml")
+        """The task that all parties agree on."""
+        return tasks.load_task(self.folder / "task.toml")
 
     @property
     def coordinator(self) -> bytes:
+        """The coordinator's public key, PEM."""
         return (self.folder / "coordinator.pub").read_bytes()
 
     @property
     def ca(self) -> Path | None:
+        """The certificate of the federation's CA; ``None`` without TLS."""
         return self.folder / "ca.crt" if self.invitation.tls else None
 
     @property
     def key(self) -> Path | None:
+        """The site's private key; ``None`` without TLS."""
         return self.folder / "site.key" if self.invitation.tls else None
 
     @property
     def public(self) -> Path | None:
+        """The file of public inputs; ``None`` if the task has none."""
         path = self.folder / "public.safetensors"
         return path if path.exists() else None
 
 
-def pack(invitation: Invitation, files: dict[str, bytes]) -> bytes:
-    """The bundle as bytes."""
+def pack_bundle(invitation: Invitation, files: dict[str, bytes]) -> bytes:
+    """Return a bundle as the bytes of a zip file."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in {"bundle.json": json.dumps(asdict(invitation), indent=2).encode(), **files}.items():
@@ -79,8 +85,8 @@ def pack(invitation: Invitation, files: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def read(path: Path) -> dict[str, bytes]:
-    """The files in a bundle; :class:`ConfigError` for what is none."""
+def read_bundle(path: Path) -> dict[str, bytes]:
+    """Read the files of a bundle, all checked; raise :class:`ConfigError` for a file that is no bundle."""
     try:
         with zipfile.ZipFile(path) as archive:
             infos = archive.infolist()
@@ -99,17 +105,17 @@ def read(path: Path) -> dict[str, bytes]:
     needed = {"task.toml", "coordinator.pub"} | ({"ca.crt", "site.key"} if invitation.tls else set())
     if missing := sorted(needed - files.keys()):
         raise ConfigError(f"{path} is not whole: {missing[0]} is missing.")
-    check(files, str(path))
+    check_bundle(files, str(path))
     return files
 
 
-def check(files: dict[str, bytes], where: str) -> None:
-    """:class:`ConfigError` for files that a site could not use, and would find out later."""
+def check_bundle(files: dict[str, bytes], where: str) -> None:
+    """Raise :class:`ConfigError` for files of a bundle that a site could not use: task, keys, certificate."""
     try:
         text = files["task.toml"].decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: task.toml is not text: {error}") from error
-    tasks.parse(text, f"{where}: task.toml")
+    tasks.parse_task(text, f"{where}: task.toml")
     try:
         coordinator_key(files["coordinator.pub"])
         if "site.key" in files:
@@ -120,9 +126,9 @@ def check(files: dict[str, bytes], where: str) -> None:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def unpack(path: Path, folder: Path) -> Bundle:
-    """Open a bundle into a site's directory.  What is not part of one is refused before anything is written."""
-    files = read(path)
+def open_bundle(path: Path, folder: Path) -> Bundle:
+    """Write the files of a bundle into a site's directory; one that is not whole is refused before that."""
+    files = read_bundle(path)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     for name in sorted(files, key=lambda name: (name == "bundle.json", name)):  # that one says that all are there
@@ -133,6 +139,7 @@ def unpack(path: Path, folder: Path) -> Bundle:
 
 
 def read_invitation(content: bytes, where: str) -> Invitation:
+    """Read ``bundle.json``; raise :class:`ConfigError`, beginning with ``where``, for anything else."""
     try:
         invitation: Invitation = _INVITATION.validate_json(content)
     except (ValueError, ValidationError) as error:

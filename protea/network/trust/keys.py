@@ -37,7 +37,7 @@ HERE = ("localhost", "127.0.0.1", "::1")  # names of this machine, for itself
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """A file that only its owner can read."""
+    """Write a whole file that only its owner can read."""
     before = os.umask(0o077)
     try:
         write_bytes(path, content)
@@ -46,7 +46,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def make_tls(folder: Path, hosts: list[str]) -> None:
-    """``ca.crt``, ``ca.key``, ``server.crt``, ``server.key`` for a server that is reached under these names."""
+    """Make a CA and a server certificate for these hosts: ``ca.crt``, ``ca.key``, ``server.crt``, ``server.key``."""
     names = [_host(host) for host in hosts]  # what is no host is refused before anything is written
     key = ec.generate_private_key(ec.SECP384R1())
     ca = (
@@ -61,11 +61,12 @@ def make_tls(folder: Path, hosts: list[str]) -> None:
 
 
 def renew_server(folder: Path, hosts: list[str]) -> None:
-    """A new certificate for the server, by the CA that is there; sites notice no difference."""
+    """Make a new server certificate by the CA that is there; sites notice no difference."""
     _make_server(folder, hosts[0], [_host(host) for host in hosts])
 
 
 def _make_server(folder: Path, name: str, names: list[x509.GeneralName]) -> None:
+    """Write ``server.crt`` and ``server.key``, signed by the CA in the folder."""
     ca = load_pem_private_key((folder / "ca.key").read_bytes(), None)
     assert isinstance(ca, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())
@@ -82,13 +83,13 @@ def _make_server(folder: Path, name: str, names: list[x509.GeneralName]) -> None
 
 
 def make_site_key() -> tuple[bytes, bytes]:
-    """A site's private key, as Flower reads it, and the public one, as it is registered."""
+    """Make a key for a site: the private one, as Flower reads it, and the public one, as it is registered."""
     key = ec.generate_private_key(ec.SECP384R1())
     return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), public_of(key)
 
 
 def public_of_site(private: bytes) -> bytes:
-    """The public key to a site's private one; :class:`ConfigError` for what is none."""
+    """Return the public key to a site's private one; raise :class:`ConfigError` for what is no such key."""
     try:
         key = load_ssh_private_key(private, None)
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -99,11 +100,12 @@ def public_of_site(private: bytes) -> bytes:
 
 
 def public_of(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return the public key, PEM."""
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 class Signer:
-    """Signs what the coordinator sends."""
+    """The coordinator's signing key; called, it signs a message."""
 
     def __init__(self, private: bytes) -> None:
         key = load_pem_private_key(private, None)
@@ -112,22 +114,25 @@ class Signer:
 
     @staticmethod
     def make() -> bytes:
+        """Make a new private key, PEM."""
         return ed25519.Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
     def public(self) -> bytes:
+        """Return the public key, PEM."""
         return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
     def __call__(self, kind: str, message: bytes) -> bytes:
+        """Return the signature followed by the message."""
         return self.key.sign(_signed(kind, message)) + message
 
 
 def _signed(kind: str, message: bytes) -> bytes:
-    """What a message asks for is signed with it: one that asks for less cannot be passed off as another."""
+    """Return what is signed: the kind of the message with it, so that neither can be exchanged for another."""
     return kind.encode() + b"\0" + message
 
 
-def opened(kind: str, message: bytes, public: bytes) -> bytes:
-    """What was signed, if the coordinator has signed it as that kind; :class:`PayloadError` if not."""
+def verified(kind: str, message: bytes, public: bytes) -> bytes:
+    """Return the message if the coordinator has signed it as that kind; raise :class:`PayloadError` if not."""
     try:
         coordinator_key(public).verify(message[:SIGNATURE], _signed(kind, message[SIGNATURE:]))
     except InvalidSignature:
@@ -136,7 +141,7 @@ def opened(kind: str, message: bytes, public: bytes) -> bytes:
 
 
 def coordinator_key(public: bytes) -> ed25519.Ed25519PublicKey:
-    """By which a site knows its coordinator; :class:`ConfigError` for what is none."""
+    """Read the coordinator's public key; raise :class:`ConfigError` for what is none."""
     try:
         key = load_pem_public_key(public)
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -147,7 +152,7 @@ def coordinator_key(public: bytes) -> ed25519.Ed25519PublicKey:
 
 
 def refuse_no_certificate(content: bytes) -> None:
-    """:class:`ConfigError` unless this is a certificate."""
+    """Raise :class:`ConfigError` unless this is a certificate."""
     try:
         x509.load_pem_x509_certificate(content)
     except ValueError as error:
@@ -162,7 +167,7 @@ _CA = _name("Protea federation CA")
 
 
 def refuse_no_host(host: str) -> None:
-    """:class:`ConfigError` for what no certificate can be made for."""
+    """Raise :class:`ConfigError` for a host that no certificate can be made for."""
     _host(host)
 
 

@@ -161,7 +161,7 @@ def refuse_missing(experiments: Iterable[Experiment]) -> None:
     lacking = {}
     for each in experiments:
         files = getattr(each.data.source, "files", None)
-        if files is not None and files.there() is None:
+        if files is not None and files.folder() is None:
             lacking[name_of("sources", type(each.data.source))] = files
     if lacking:
         lines = [

@@ -1,8 +1,8 @@
-"""How the samples of a data set come to the clients.
+"""Partitions: functions that distribute the samples of a data set over clients.
 
-Each function is pure: labels (or keys) and a seed give one array of positions per client.
-No sample is given twice, none is left out, and no client goes without.  What cannot be dealt
-out like that is refused.  ``protea.data.partition.schemes`` has the same as settings of an experiment.
+Each is pure: labels (or keys) and a seed give one sorted array of positions per client.  Every
+sample goes to exactly one client, and every client has at least one; where that cannot be, a
+:class:`ConfigError` says so.  ``protea.data.partition.schemes`` has them as settings of an experiment.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor
 from protea.core.errors import ConfigError, nearest
 from protea.core.rng import Streams
 from protea.data.partition import pfllib
+from protea.data.partition.pfllib import Positions
 
 Labels = npt.NDArray[Any] | Tensor | Sequence[Any]
-Positions = npt.NDArray[np.int64]
 Dialect = Literal["protea", "pfllib"]
 
 
 def iid(labels: Labels, clients: int, *, seed: int) -> list[Positions]:
-    """Shuffled and cut into even pieces."""
-    labels = checked(labels, clients)
+    """Shuffle the samples and cut them into even pieces."""
+    labels = checked_labels(labels, clients)
     return in_order(np.array_split(stream(seed).permutation(len(labels)), clients))
 
 
@@ -40,7 +40,7 @@ def dirichlet(
     least: int | None = None,
     keys: Labels | None = None,
 ) -> list[Positions]:
-    """Each class is spread over the clients in proportions drawn from Dirichlet(alpha).
+    """Spread each class over the clients in proportions drawn from Dirichlet(alpha).
 
     A client that has its even share of all samples gets nothing of the classes that follow.
 
@@ -56,7 +56,7 @@ def dirichlet(
     its commonest label; ``least`` then counts keys.
     """
     if keys is not None:
-        owner, commonest = by_commonest(labels, keys)
+        owner, commonest = commonest_labels(labels, keys)
         if (needed := clients * (least or 1)) > len(commonest):
             raise ConfigError(
                 f"dirichlet: {clients} clients with at least {least or 1} keys each need {needed}; there are "
@@ -66,7 +66,7 @@ def dirichlet(
         return [np.flatnonzero(np.isin(owner, part)) for part in dealt]
     if least is None:
         least = 1 if dialect == "pfllib" else usual_least(labels, clients)
-    labels = checked(labels, clients, least, alpha, dialect)
+    labels = checked_labels(labels, clients, least, alpha, dialect)
     if dialect == "pfllib":
         return pfllib.dirichlet(labels, clients, alpha, least, legacy_stream(seed))
     random = stream(seed)
@@ -92,13 +92,13 @@ def pathological(
     dialect: Dialect = "protea",
     balanced: bool = False,
 ) -> list[Positions]:
-    """Each client holds samples of ``classes_per_client`` classes only.
+    """Give each client samples of ``classes_per_client`` classes only.
 
     Within a class its clients get even shares, or, if not ``balanced``, shares that differ up
     to tenfold.  ``protea`` mixes the classes at random and keeps the number of classes exactly;
     ``pfllib`` deals them out in blocks, as PFLlib and HtFLlib do.
     """
-    labels = checked(labels, clients, dialect=dialect)
+    labels = checked_labels(labels, clients, dialect=dialect)
     names, sizes = np.unique(labels, return_counts=True)
     slots = clients * classes_per_client
     if not 1 <= classes_per_client <= len(names):
@@ -138,10 +138,10 @@ def pathological(
 
 
 def shards(labels: Labels, clients: int, *, shards_per_client: int, seed: int) -> list[Positions]:
-    """Sorted by label, cut into even shards, and these dealt out at random (McMahan et al., 2017)."""
+    """Sort samples by label, cut them into even shards, and deal these out at random (McMahan et al., 2017)."""
     if shards_per_client < 1:
         raise ConfigError(f"shards: shards_per_client is {shards_per_client}; it must be at least 1.")
-    labels = checked(labels, clients, shards_per_client)
+    labels = checked_labels(labels, clients, shards_per_client)
     random = stream(seed)
     order = random.permutation(len(labels))
     pieces = np.array_split(order[np.argsort(labels[order], kind="stable")], clients * shards_per_client)
@@ -150,9 +150,9 @@ def shards(labels: Labels, clients: int, *, shards_per_client: int, seed: int) -
 
 
 def quantity(labels: Labels, clients: int, *, alpha: float, seed: int, least: int | None = None) -> list[Positions]:
-    """Client sizes drawn from Dirichlet(alpha), labels alike everywhere; ``least`` as in ``dirichlet``."""
+    """Draw client sizes from Dirichlet(alpha), with the same mix of labels for all; ``least`` as in ``dirichlet``."""
     least = usual_least(labels, clients) if least is None else least
-    labels = checked(labels, clients, least, alpha)
+    labels = checked_labels(labels, clients, least, alpha)
     random = stream(seed)
     sizes = portions(len(labels), random.dirichlet(np.full(clients, alpha)))
     parts = np.split(random.permutation(len(labels)), np.cumsum(sizes)[:-1])
@@ -160,12 +160,12 @@ def quantity(labels: Labels, clients: int, *, alpha: float, seed: int, least: in
 
 
 def by_key(keys: Labels, clients: int, *, seed: int) -> list[Positions]:
-    """All samples of a key (a user, a site, a patient) go to one client.
+    """Give all samples of a key (a user, a site, a patient) to one client.
 
     With as many keys as clients, client i has the i-th key in sorted order.  With more, each
     key, largest first, goes to the client that has least so far.
     """
-    keys = checked(keys, clients)
+    keys = checked_labels(keys, clients)
     names, index, sizes = np.unique(keys, return_inverse=True, return_counts=True)
     if len(names) < clients:
         raise ConfigError(
@@ -182,10 +182,10 @@ def by_key(keys: Labels, clients: int, *, seed: int) -> list[Positions]:
     return [np.flatnonzero(owner[index] == client) for client in range(clients)]
 
 
-def by_commonest(labels: Labels, keys: Labels) -> tuple[Positions, npt.NDArray[Any]]:
-    """The number of each sample's key, and of each key the label that most of its samples have."""
-    owner = np.unique(checked(keys, 1), return_inverse=True)[1]
-    names, codes = np.unique(checked(labels, 1), return_inverse=True)
+def commonest_labels(labels: Labels, keys: Labels) -> tuple[Positions, npt.NDArray[Any]]:
+    """Return the number of each sample's key, and for each key the label that most of its samples have."""
+    owner = np.unique(checked_labels(keys, 1), return_inverse=True)[1]
+    names, codes = np.unique(checked_labels(labels, 1), return_inverse=True)
     if len(owner) != len(codes):
         raise ConfigError(f"partition: {len(codes)} labels but {len(owner)} keys; each sample needs one of both.")
     counts = np.zeros((owner.max() + 1, len(names)), np.int64)
@@ -194,19 +194,21 @@ def by_commonest(labels: Labels, keys: Labels) -> tuple[Positions, npt.NDArray[A
 
 
 def stream(seed: int) -> np.random.Generator:
+    """Return the random generator of partitions."""
     return Streams(seed).at("data").numpy("partition")
 
 
 def legacy_stream(seed: int) -> np.random.RandomState:
+    """Return NumPy's old generator, which the dialect ``pfllib`` needs."""
     if not 0 <= seed < 2**32:
         raise ConfigError(f"dialect pfllib: seed {seed} does not fit its generator; it can be 0 to {2**32 - 1}.")
     return np.random.RandomState(seed)
 
 
-def checked(
+def checked_labels(
     labels: Labels, clients: int, least: int = 1, alpha: float = 1.0, dialect: Dialect = "protea"
 ) -> npt.NDArray[Any]:
-    """The labels as an array, if each of the clients can have ``least`` of the samples."""
+    """Return the labels as an array; raise :class:`ConfigError` unless each client can have ``least`` samples."""
     array = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if array.ndim != 1:
         raise ConfigError(f"partition: one label for each sample is needed; found an array of shape {array.shape}.")
@@ -225,11 +227,12 @@ def checked(
 
 
 def usual_least(labels: Labels, clients: int) -> int:
+    """Return how many samples a client has at least if nothing is said: 10, or half the mean size if that is less."""
     return max(1, min(10, len(labels) // (2 * max(1, clients))))
 
 
 def portions(total: int, weights: npt.NDArray[np.float64]) -> Positions:
-    """``total`` in whole numbers in the ratio of the weights: rounded up where most would be cut off."""
+    """Divide ``total`` into whole numbers in the ratio of the weights, by the method of largest remainders."""
     exact = total * weights / weights.sum()
     whole: Positions = np.floor(exact).astype(np.int64)
     whole[np.argsort(whole - exact, kind="stable")[: total - whole.sum()]] += 1
@@ -237,7 +240,7 @@ def portions(total: int, weights: npt.NDArray[np.float64]) -> Positions:
 
 
 def even_counts(room: Positions, total: int, random: np.random.Generator) -> Positions:
-    """``total`` dealt out one by one, always to a place that has least and still has room."""
+    """Deal ``total`` out one by one, always to a place that has least and still has room; return the counts."""
     order = random.permutation(len(room))
     counts = np.zeros(len(room), np.int64)
     for _ in range(total):
@@ -246,7 +249,7 @@ def even_counts(room: Positions, total: int, random: np.random.Generator) -> Pos
 
 
 def top_up(parts: Sequence[npt.NDArray[Any]], least: int, random: np.random.Generator) -> list[npt.NDArray[Any]]:
-    """Clients short of ``least`` samples take some, at random, from the client that has most."""
+    """Move random samples from the largest client to clients that have fewer than ``least``."""
     parts = list(parts)
     for client in range(len(parts)):
         while (short := least - len(parts[client])) > 0:
@@ -257,4 +260,5 @@ def top_up(parts: Sequence[npt.NDArray[Any]], least: int, random: np.random.Gene
 
 
 def in_order(parts: Sequence[npt.NDArray[Any]]) -> list[Positions]:
+    """Return the positions of each client sorted, as int64."""
     return [np.sort(part).astype(np.int64) for part in parts]
