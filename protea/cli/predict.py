@@ -65,13 +65,7 @@ def predict(
     samples = read_new_samples(data, run.experiment.data.source, form_of(trained, names, resize=resize))
     with progress(len(samples)) as told:
         found = predict_samples(trained, samples, names, rule, told)
-    round = trained.client.round
-    show_predictions(found, out, f"Client {chosen} ({trained.model.name}) after round {round}, {by_rule(rule)}")
-
-
-def by_rule(rule: str) -> str:
-    """Name a rule, and say what it is where it is a built-in one."""
-    return f"by rule {rule} ({RULES[rule]})" if rule in RULES else f"by rule {rule}"
+    show_predictions(found, out, f"Client {chosen} ({trained.model.name}) after round {trained.client.round}", rule)
 
 
 def chosen_client(run: Run, client: int | None) -> int:
@@ -120,12 +114,12 @@ def progress(samples: int) -> Iterator[Callable[[int], object]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def show_predictions(found: Predictions, out: str, title: str, note: str = "") -> None:
+def show_predictions(found: Predictions, out: str, who: str, rule: str, note: str = "") -> None:
     """Write the table of predictions, or show its beginning; and show the scores if there are labels."""
     console = Console()
-    say(console, f"{title}: {len(found):,} samples.")
-    if note:
-        say(console, note)
+    say(console, f"{who}: {len(found):,} samples.")
+    meaning = f" ({RULES[rule]})" if rule in RULES else ""
+    say(console, f"Answered by rule {rule}{meaning}.  {note}".rstrip())
     if found.samples.left_out:
         say(console, f"Left out: {found.samples.left_out:,} rows in which something is missing.")
     if out == "-":

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from protea.cli.federation import say
-from protea.cli.predict import Out, Resize, SamplesPath, by_rule, progress, refuse_out, show_predictions
+from protea.cli.predict import Out, Resize, SamplesPath, progress, refuse_out, show_predictions
 from protea.config.units import format_bytes
 from protea.core.errors import ConfigError
 from protea.core.files import hold_lock, unused_path, write_bytes, write_text
@@ -164,7 +164,7 @@ def predict(
     with progress(len(samples)) as told:
         found = predict_samples(trained, samples, names, rule, told)
     where = f"Site {site.name} ({trained.model.name}) after round {trained.client.round}"
-    show_predictions(found, out, f"{where}, {by_rule(rule)}", note)
+    show_predictions(found, out, where, rule, note)
 
 
 def open_bundle(directory: Path, bundle: Path) -> None:

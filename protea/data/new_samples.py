@@ -66,7 +66,7 @@ class NewSampleReader(Protocol):
     """A source that can read new samples as it reads its own."""
 
     def read_new(self, path: Path, form: SampleForm) -> NewSamples:
-        """Read samples from a file or folder into the form of the run; raise :class:`DataError` for what does not fit."""
+        """Read samples into the form of the run; raise :class:`DataError` for what does not fit."""
         ...
 
 

@@ -53,7 +53,7 @@ class Predictions:
         return [self.samples.key, "predicted", "probability", *(f"p_{name}" for name in self.names), *true]
 
     def rows(self) -> Iterator[list[str]]:
-        """Give the table row by row: the sample's key, its likeliest class and that one's probability, all probabilities.
+        """Give the table row by row: the sample's key, its likeliest class and the probability of it, then all of them.
 
         The label is last, where it is known.  Probabilities have nine digits, which are all that a float32 has.
         """

@@ -74,7 +74,8 @@ def test_scores_and_the_confusion_matrix_are_shown_in_80_columns(command: Comman
     right = sum(row["predicted"] == row["true"] for row in table("out.csv"))
     assert f"Accuracy {100 * right / 50:.1f} %, balanced accuracy" in done.out and "macro F1" in done.out
     assert max(map(len, done.lines)) <= 80 and "True class by row, answer by column" in done.out
-    assert done.lines[0] == "Client 1 (tiny_mlp) after round 2, by rule method (the method's own): 50 samples."
+    assert done.lines[0] == "Client 1 (tiny_mlp) after round 2: 50 samples."
+    assert done.lines[1] == "Answered by rule method (the method's own)."
     assert done.lines[-1] == "Written: out.csv, 50 lines"
 
 
@@ -92,7 +93,7 @@ def test_without_a_file_the_first_predictions_are_shown(command: Command, run: P
 
 def test_another_rule_answers_if_asked(command: Command, run: Path):
     done = command("predict", run, "new.npz", "--client", "1", "--rule", "head", "--out", "out.csv")
-    assert "after round 2, by rule head (classifier): 50 samples." in done.lines[0]
+    assert "Answered by rule head (classifier)." in done.lines
     expected = protea.load(run).predict(IMAGES[:50], client=1, rule="head")
     assert [row["predicted"] for row in table("out.csv")] == [str(place) for place in expected.argmax(1).tolist()]
     done = command("predict", run, "new.npz", "--client", "1", "--rule", "haed")

@@ -64,8 +64,9 @@ def test_the_classifier_answers_and_the_output_says_why(
     done = command("site", "predict", "new.npz", "--dir", site.path, "--out", "out.csv")
     assert (done.code, done.err) == (0, "")
     assert done.lines[:2] == [
-        "Site north (site.py:Sequential) after round 2, by rule head (classifier): 50 samples.",
-        "The method's own rule needs what the coordinator last sent, which a site does not keep.",
+        "Site north (site.py:Sequential) after round 2: 50 samples.",
+        "Answered by rule head (classifier).  The method's own rule needs what the coordinator last sent, which a site "
+        "does not keep.",
     ]
     with torch.no_grad():
         expected = site.trained()(torch.from_numpy(IMAGES[150:200])).softmax(1)
@@ -84,7 +85,7 @@ def test_rules_that_need_a_broadcast_are_refused(command: Command, site: Site, c
     assert done.code == 2 and "--rule tail does not exist.  There is: head, head_own, local_prototypes." in done.err
     done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "local_prototypes")
     assert (
-        done.code == 0 and "by rule local_prototypes (nearest of the client's own prototypes): 50 samples." in done.out
+        done.code == 0 and "Answered by rule local_prototypes (nearest of the client's own prototypes)." in done.lines
     )
 
 
@@ -93,4 +94,4 @@ def test_where_the_method_answers_by_the_classifier_this_is_said(tmp_path: Path,
     site = places.site(tmp_path / "site", coordinator.invite("north"))
     train(site, coordinator)
     done = command("site", "predict", "new.npz", "--dir", site.path)
-    assert done.code == 0 and "This is also the method's own rule." in done.lines
+    assert done.code == 0 and "This is also the method's own rule." in done.lines[1]
