@@ -184,6 +184,13 @@ def from_bytes(message: bytes, limit: int | None = None) -> tuple[Named, dict[st
 
     ``about`` is plain JSON; what it says is for the receiver to check.
     """
+    named, about = read_message(message, limit)
+    refuse_malformed(named)
+    return named, about
+
+
+def read_message(message: bytes, limit: int | None = None) -> tuple[Named, dict[str, Any]]:
+    """Read a message whose tensors are for :func:`unpack`, which refuses those that no payload can hold."""
     if limit is not None and len(message) > limit:
         raise PayloadError(f"a message of {len(message)} bytes arrived; {limit} at most were expected.")
     named, text = parse_tensors(message, "about")

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from typing_extensions import TypedDict
 
 from protea.core.errors import PayloadError
-from protea.core.payload import from_bytes, shortened, to_bytes
+from protea.core.payload import read_message, shortened, to_bytes
 from protea.federation.jobs import Job, JobKind, Reply
 
 WORDS = 10_000  # most characters of an error; of a longer one the end is kept
@@ -65,7 +65,7 @@ def job_to_bytes(job: Job) -> bytes:
 
 def job_from_bytes(message: bytes, limit: int | None = None) -> Job:
     """Decode a job; :class:`PayloadError` for anything but a job of ``limit`` bytes at most."""
-    down, about = from_bytes(message, limit)
+    down, about = read_message(message, limit)
     return Job(down=down, **_checked(_JOB, about))
 
 
@@ -76,7 +76,7 @@ def reply_to_bytes(reply: Reply) -> bytes:
 
 def reply_from_bytes(message: bytes, limit: int | None = None) -> Reply:
     """Decode a reply; :class:`PayloadError` for anything but a reply of ``limit`` bytes at most."""
-    up, about = from_bytes(message, limit)
+    up, about = read_message(message, limit)
     return Reply(up=up, **_checked(_REPLY, about))
 
 

@@ -20,8 +20,8 @@ LEVELS = 127  # of an int8, on either side of zero
 class Quantize(Filter):
     """Sends float32 rows as ``float16`` (half the bytes) or as ``int8`` with one scale for each row (a quarter).
 
-    Whole numbers, such as counts, are sent as they are.  What the server gets back differs by rounding: by one part in
-    2,000 of a number, or by one part in 254 of the largest number of its row.
+    Whole numbers, and single rows such as the counts of all classes, are sent as they are.  What the server gets back
+    differs by rounding: by one part in 2,000 of a number, or by one part in 254 of the largest number of its row.
     """
 
     to: Literal["float16", "int8"] = "float16"
@@ -29,7 +29,7 @@ class Quantize(Filter):
     def leave(self, up: Named, at: Passage) -> Named:
         found: Named = {}
         for name, tensor in up.items():
-            if tensor.dtype != torch.float32 or not tensor.ndim:
+            if tensor.dtype != torch.float32 or tensor.ndim < 2:
                 found[name] = tensor
             elif self.to == "float16":
                 found[name + HALF] = self._halved(tensor, name, at)

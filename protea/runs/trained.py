@@ -88,7 +88,7 @@ class TrainedClient:
         tokens = self.client.train.dataset.x.dtype == torch.int64
         found = normalise(found) if found.dtype == torch.uint8 else found.to(torch.int64 if tokens else torch.float32)
         expected = self.client.train.shape
-        if found.ndim == len(expected) and expected[:1] == (1,):
+        if expected == (1, *found.shape[1:]):
             found = found.unsqueeze(1)  # grey images without an axis of channels
         if tuple(found.shape[1:]) != expected:
             raise DataError(

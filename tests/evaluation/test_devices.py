@@ -13,7 +13,6 @@ from accelerator import DEVICE, Accelerator, DeviceError, There
 from every import METHODS
 
 from protea import Client, Method, SplitModel
-from protea.clients.worker import Worker
 from protea.config.sections import Evaluation
 from protea.core.rng import Streams
 from protea.core.samples import Samples
@@ -21,6 +20,7 @@ from protea.core.server import Server
 from protea.engines.inline import Inline
 from protea.federation.jobs import Job, Reply, Watch, ignore
 from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
 
 
 class Posted(Inline):
@@ -68,12 +68,12 @@ def accelerator() -> Iterator[None]:
 
 def lines(method: Method[Any, Any], there: bool) -> list[dict[str, Any]]:
     """All numbers of two rounds, the shared test set and the server's model included, and a look at the prototypes."""
-    worker = Worker(method, partial(build if there else toy.build, alike=method.needs.same_architecture), seed=7)
+    worker = toy.worker(
+        method, partial(build if there else toy.build, same_architecture=method.needs.same_architecture)
+    )
     test = Samples(toy.BLOBS, toy.TEST, device=DEVICE if there else "cpu")
-    loop = Federation(
-        method, Posted(worker), server() if there else toy.server(), toy.CLIENTS, rounds=2,
-        evaluation=Evaluation(shared=1), test=test,
-    )  # fmt: skip
+    plan = FederationPlan(clients=toy.CLIENTS, rounds=2, evaluation=Evaluation(shared=1))
+    loop = Federation(method, Posted(worker), server() if there else toy.server(), plan, test=test)
     found = [line for record in loop.run() for line in record.lines()]
     for line in found:
         line.pop("cost", None)

@@ -61,7 +61,7 @@ def test_quantized_numbers_take_less_and_come_back_nearly_the_same(to: str, shar
     filter = Quantize(to)  # type: ignore[arg-type]
     packed = pack(wide)
     sent = filter.leave(packed, at())
-    vectors = nbytes(sent) - nbytes({"counts": packed["counts"]}) * (0.5 if to == "float16" else 1.0)
+    vectors = nbytes(sent) - nbytes({"counts": packed["counts"]})
     back = filter.arrive(sent, at())
     assert back.keys() == packed.keys() and all(back[name].dtype == torch.float32 for name in back)
     scale = wide.vectors.abs().amax(1, keepdim=True) / 4
@@ -78,11 +78,11 @@ def test_int8_rows_by_hand():
 
 
 def test_whole_numbers_and_single_ones_are_sent_as_they_are():
-    up = {"counts": torch.tensor([3, 4]), "loss": torch.tensor(0.5), "none": torch.zeros(0, 3)}
+    up = {"counts": torch.tensor([3, 4]), "loss": torch.tensor(0.5), "none": torch.zeros(0, 3), "row": torch.ones(3)}
     for to in ("float16", "int8"):
         filter = Quantize(to)  # type: ignore[arg-type]
         sent = filter.leave(up, at())
-        assert sent["counts"].dtype == torch.int64 and sent["loss"].dtype == torch.float32
+        assert sent["counts"].dtype == torch.int64 and sent["loss"].dtype == sent["row"].dtype == torch.float32
         back = filter.arrive(sent, at())
         assert back.keys() == up.keys() and back["none"].shape == (0, 3)
 
@@ -155,7 +155,7 @@ def test_the_server_counts_bytes_as_sent_and_aggregates_what_was_meant():
     engine = Scripted(lambda job: Reply(job.client, job.round, script(job), 1))
     plan = FederationPlan(clients=3, rounds=1, filters=filters)
     (record,) = Federation(FedProto(), engine, server, plan).run()
-    each = toy.CLASSES * toy.DIM + 4 * toy.CLASSES + toy.CLASSES + 4  # int8 vectors and scales, int8 counts and scale
+    each = toy.CLASSES * toy.DIM + 4 * toy.CLASSES + 4 * toy.CLASSES  # int8 vectors, a scale for each, counts
     assert record.bytes_up == 3 * each
     # Client 2 has vectors of norm 8, which become 4: ones.  The mean of 0, 1 and 1.
     torch.testing.assert_close(

@@ -1,0 +1,72 @@
+"""Filters hold on every engine: the same numbers, bytes as sent, and the method none the wiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toy
+from test_methods import ENGINES, play
+
+from protea import Filter, Method
+from protea.clients.plan import WorkerPlan
+from protea.engines.inline import Inline
+from protea.federation.jobs import JobEngine
+from protea.filters.clip import Clip
+from protea.filters.quantize import Quantize
+from protea.methods.fedavg import FedAvg
+from protea.methods.feddistill import FedDistill
+from protea.methods.fedpkd import FedPKD
+from protea.methods.fedproto import FedProto
+from protea.methods.fedtgp import FedTGP
+from protea.methods.local import Local
+
+FILTERS: dict[str, tuple[Filter, ...]] = {
+    "clip": (Clip(norm=0.5),),
+    "float16": (Quantize("float16"),),
+    "int8 after clip": (Clip(norm=2.0), Quantize("int8")),
+}
+METHODS: list[Method[Any, Any]] = [FedProto(), FedTGP(server_epochs=3), FedDistill(), FedPKD(), FedAvg(), Local()]
+
+
+def filtered(make: Callable[[WorkerPlan], JobEngine], filters: tuple[Filter, ...], plan: WorkerPlan) -> JobEngine:
+    return make(toy.plan(plan.method, plan.builder, plan.seed, filters=filters))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__.lower())
+@pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS)
+def test_engines_agree_on_what_was_filtered(method: Method[Any, Any], filters: tuple[Filter, ...], tmp_path: Path):
+    here = play(method, partial(filtered, Inline, filters), tmp_path / "inline", filters=filters)
+    for name, make in ENGINES.items():
+        there = play(method, partial(filtered, make, filters), tmp_path / name, filters=filters)
+        assert there == here, name
+
+
+@pytest.mark.parametrize("method", METHODS[:3], ids=lambda method: type(method).__name__.lower())
+def test_bytes_are_counted_as_sent(method: Method[Any, Any], tmp_path: Path):
+    def sent(filters: tuple[Filter, ...]) -> int:
+        found = play(
+            method, partial(filtered, Inline, filters), tmp_path / str(len(list(tmp_path.iterdir()))), filters=filters
+        )
+        return sum(line["bytes_up"] for line in found["records"] if line["kind"] == "round")
+
+    plain = sent(())
+    assert sent((Clip(norm=0.5),)) == plain
+    counts = 4 * toy.CLASSES * toy.CLIENTS * 2  # bytes of the counts of all classes, from every client in two rounds
+    assert sent((Quantize("float16"),)) == (plain - counts) // 2 + counts
+    assert (plain - counts) // 4 + counts < sent((Quantize("int8"),)) < plain  # and a scale for each row
+
+
+def test_a_method_learns_through_filters_as_without(tmp_path: Path):
+    def accuracy(filters: tuple[Filter, ...]) -> float:
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        found = play(FedProto(), partial(filtered, Inline, filters), place, rounds=5, filters=filters)
+        return [line for line in found["records"] if line["kind"] == "round"][-1]["accuracy"]
+
+    plain = accuracy(())
+    assert plain > 0.6
+    for filters in FILTERS.values():
+        assert accuracy(filters) > plain - 0.15
