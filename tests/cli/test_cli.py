@@ -292,6 +292,6 @@ def test_numbers_are_written_for_people():
         "-",
         "-",
     ]
-    assert [display.size(count) for count in (0, 999, 1000, 2_540_000, 3e12)] == [
+    assert [display.format_bytes(count) for count in (0, 999, 1000, 2_540_000, 3e12)] == [
         "0 B", "999 B", "1.0 kB", "2.5 MB", "3000.0 GB",
     ]  # fmt: skip
