@@ -20,7 +20,7 @@ from protea.config.words import RULES
 from protea.core.errors import ConfigError
 from protea.runs.directory import RunDirectory
 
-if TYPE_CHECKING:  # the command line starts without torch
+if TYPE_CHECKING:  # imported when the command is called
     from torch import Tensor
 
     from protea.runs.predictions import Predictions
