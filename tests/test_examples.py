@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,12 +16,25 @@ from typing import Any
 
 import pytest
 
-from protea.config.experiment import load_experiment
+from protea.cli.trackers import make_trackers
+from protea.config import registry
+from protea.config.experiment import experiment_to_toml, load_experiment
 from protea.core.split_model import SplitModel
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
 FILES = sorted(EXAMPLES.glob("*.toml"))
+
+PAGES = EXAMPLES.parent / "docs"
+OWN = {  # what a script prints of its own part of a run
+    "filter": r"accuracy \d+\.\d%\n",
+    "metric": r"among the first three: \d+\.\d%\n",
+    "observer": r"20 rounds at most\naccuracy \d+\.\d%, 1?\d rounds\n",
+    "optimizer": r"accuracy \d+\.\d%\n",
+    "rule": r"by both \d+\.\d%\n",
+    "sampler": r"1 \[0, 1\]\n2 \[2, 3\]\n3 \[0, 1\]\n4 \[2, 3\]\n",
+    "tracker": r"\d+ numbers\n",
+}
 
 pytestmark = pytest.mark.xdist_group("engines")
 
@@ -55,7 +69,7 @@ def described(path: Path) -> str:
 
 
 def test_every_example_is_tested_here():
-    assert [path.name for path in SCRIPTS] == ["own_data.py", "own_method.py", "own_model.py"]
+    assert {path.stem.removeprefix("own_") for path in SCRIPTS} == {"data", "method", "model", *OWN}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -123,3 +137,91 @@ def test_own_data_run_from_the_script_and_as_a_table(
     *_, summary = command("run", "exp.toml", capsys=capsys, monkeypatch=monkeypatch)
     assert summary["accuracy"] > 0.9
     assert summary["majority"] == pytest.approx(majority / 100)  # the same split of the same samples
+
+
+@pytest.mark.parametrize("which", OWN)
+def test_what_is_of_your_own_runs_from_its_script(which: str, tmp_path: Path):
+    assert re.fullmatch(OWN[which], script(EXAMPLES / f"own_{which}.py", tmp_path))
+
+
+@pytest.mark.parametrize("which", sorted(OWN.keys() - {"observer"}))  # observers are no part of an experiment
+def test_what_is_of_your_own_runs_from_the_file_that_its_script_shows(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    Path("exp.toml").write_text(described(EXAMPLES / f"own_{which}.py"), encoding="utf-8")
+    more = ["--log", "own_tracker:TextFile"] if which == "tracker" else []
+    lines = command("run", "exp.toml", "--out", "run", *more, capsys=capsys, monkeypatch=monkeypatch)
+    last = [line for line in lines if line["kind"] == "round"][-1]
+    assert f"own_{which}:" in Path("run/config.toml").read_text() or which == "tracker"
+    if which == "metric":
+        assert 0 < last["metrics"]["amongfirst"]["weighted"] <= 1
+    elif which == "rule":
+        assert "both" in last["test"]
+    elif which == "sampler":
+        assert last["participants"] == [2, 3]
+    elif which == "tracker":
+        assert f"2 accuracy {last['accuracy']}" in Path("run/numbers.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("which", OWN)
+def test_the_page_on_extending_has_the_examples_word_for_word(which: str):
+    text = (EXAMPLES / f"own_{which}.py").read_text(encoding="utf-8")
+    code = text[text.index("@dataclass" if "@dataclass" in text else "class ") : text.index("\n\n\nif __name__")]
+    assert f"\n{code}\n```" in (PAGES / "extending.md").read_text(encoding="utf-8")
+    assert len(code.splitlines()) <= 17
+
+
+def test_every_group_is_found_by_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A package that is installed names its own parts; a TOML file then names them as it names built-in ones."""
+    kinds = {
+        "filters": ("noise", "own_filter:Noise"),
+        "metrics": ("among-first", "own_metric:AmongFirst"),
+        "methods": ("angle", "own_method:AngleProto"),
+        "optimizers": ("rmsprop", "own_optimizer:RMSprop"),
+        "rules": ("both", "own_rule:Both"),
+        "samplers": ("in-turn", "own_sampler:InTurn"),
+        "trackers": ("text-file", "own_tracker:TextFile"),
+    }
+    installed = tmp_path / "own_kinds-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: own-kinds\nVersion: 1.0\n")
+    points = [f"[protea.{group}]\n{name} = {place}\n" for group, (name, place) in kinds.items()]
+    (installed / "entry_points.txt").write_text("\n".join(points))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    registry.table.cache_clear()
+    try:
+        text = """
+            method = "angle"
+            sampler = "in-turn"
+            filters = ["noise", { name = "clip", norm = 3.0 }]
+            training = { optimizer = { name = "rmsprop", smoothing = 0.5 } }
+            evaluation = { rules = ["both"], metrics = [{ name = "among-first", count = 3 }] }
+        """
+        (tmp_path / "exp.toml").write_text(textwrap.dedent(text))
+        found = load_experiment(tmp_path / "exp.toml")
+        made = [found.method, found.sampler, found.filters[0], found.training.optimizer]
+        made += [found.evaluation.rules[0], found.evaluation.metrics[0], *make_trackers(["text-file"])]
+        expected = ["AngleProto", "InTurn", "Noise", "RMSprop", "Both", "AmongFirst", "TextFile"]
+        assert [type(each).__name__ for each in made] == expected
+        assert (found.training.optimizer.smoothing, found.evaluation.metrics[0].count) == (0.5, 3)
+        (tmp_path / "again.toml").write_text(experiment_to_toml(found))
+        assert load_experiment(tmp_path / "again.toml") == found
+        written = tomllib.loads(experiment_to_toml(found))
+        assert (written["sampler"], written["filters"][0]["name"]) == ("in-turn", "noise")
+    finally:
+        registry.table.cache_clear()
+
+
+def test_every_block_of_the_page_on_runs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """From top to bottom, as its reader types them."""
+    pytest.importorskip("pandas", reason="pandas, of the extra dev, is not installed")
+    monkeypatch.chdir(tmp_path)
+    page = (PAGES / "run.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) >= 20
+    known: dict[str, Any] = {"__name__": "page"}
+    for number, block in enumerate(blocks):
+        exec(compile(block, f"run.md, block {number}", "exec"), known)

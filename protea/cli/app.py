@@ -10,6 +10,7 @@ from rich.console import Console
 from protea.cli import federation, listing, site
 from protea.cli.compare import compare
 from protea.cli.export import export
+from protea.cli.predict import predict
 from protea.cli.report import report
 from protea.cli.reproduce import reproduce
 from protea.cli.run import resume, run
@@ -47,6 +48,7 @@ app.add_typer(federation.app, name="federation")
 app.add_typer(site.app, name="site")
 app.command()(compare)
 app.command()(export)
+app.command()(predict)
 app.command()(report)
 app.command()(reproduce)
 app.command()(sweep)

@@ -22,12 +22,12 @@ from rich.progress import (
 from rich.table import Table
 
 from protea.config.experiment import Experiment
-from protea.config.sections import participants
 from protea.config.units import format_bytes, percent
 from protea.config.words import PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.federation.jobs import Reply
 from protea.federation.record import Record
 from protea.runs.observers import Observer
+from protea.runs.progress import client_jobs
 from protea.runs.result import Result
 
 
@@ -101,7 +101,7 @@ class Live(Quiet):
             console=console,
         )
         self.all = self.progress.add_task(title, total=self.rounds, note="rounds")
-        self.each = self.progress.add_task("  this round", total=jobs(experiment, 1), note="client jobs")
+        self.each = self.progress.add_task("  this round", total=client_jobs(experiment, 1), note="client jobs")
 
     def __enter__(self) -> Self:
         self.progress.start()
@@ -119,7 +119,7 @@ class Live(Quiet):
     def round(self, record: Record) -> None:
         note = f"rounds  accuracy {percent(record.accuracy)} %" if record.accuracy is not None else "rounds"
         self.progress.update(self.all, completed=record.round, note=note)
-        self.progress.reset(self.each, total=jobs(self.experiment, record.round + 1))
+        self.progress.reset(self.each, total=client_jobs(self.experiment, record.round + 1))
         self.complain(record)
 
 
@@ -130,14 +130,6 @@ COLUMNS = {
     "server": "server: the server's model on the shared test set.",
     "up": "up, down: all clients and rounds.",
 }
-
-
-def jobs(experiment: Experiment, round: int) -> int:
-    """How many jobs clients get in a round: to train, and in some rounds to be judged."""
-    settings, taking = experiment.evaluation, participants(experiment.clients, experiment.fraction)
-    judged = experiment.clients if settings.clients == "all" else taking
-    times = settings.due(round, experiment.rounds) + settings.shared_due(round, experiment.rounds)
-    return taking + times * judged
 
 
 def results(console: Console, found: Sequence[Result]) -> None:

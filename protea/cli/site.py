@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from protea.cli.federation import say
+from protea.cli.predict import Out, Resize, SamplesPath, progress, refuse_out, show_predictions
 from protea.config.units import format_bytes
 from protea.core.errors import ConfigError
 from protea.core.files import hold_lock, unused_path, write_bytes, write_text
@@ -21,6 +22,7 @@ BundleFile = Annotated[
     Path | None, typer.Argument(metavar="[BUNDLE]", help="What the coordinator sent.", show_default=False)
 ]
 Directory = Annotated[Path, typer.Option("--dir", help="The site's directory.")]
+SiteRule = Annotated[str, typer.Option(metavar="RULE", help="How to answer: head, head_own or local_prototypes.")]
 
 CODE = '''"""What this site brings: its model and its data.  Both stay here."""
 
@@ -140,6 +142,29 @@ def export(
     weights = Site(directory).trained().state_dict()
     write_bytes(file, save({name: tensor.cpu().contiguous().clone() for name, tensor in weights.items()}))
     say(Console(), f"Written: {file}, {len(weights)} tensors, {format_bytes(file.stat().st_size)}")
+
+
+@app.command()
+def predict(
+    data: SamplesPath, directory: Directory = Path(), out: Out = "-", rule: SiteRule = "head", resize: Resize = False
+) -> None:
+    """Predict the classes of new samples by this site's own trained model.  Nothing leaves this machine.
+
+    The answer is by the classifier (head): what the coordinator last sent, which other rules need, is not kept here.
+    """
+    from protea.data.new_samples import read_new_samples
+    from protea.network.site.predict import note_on_rule, trained_client
+    from protea.runs.predictions import form_of, predict_samples
+
+    refuse_out(out, data)
+    site, trained = trained_client(directory)
+    note = note_on_rule(trained, rule)
+    names = site.task.classes
+    samples = read_new_samples(data, site.source(), form_of(trained, names, resize=resize))
+    with progress(len(samples)) as told:
+        found = predict_samples(trained, samples, names, rule, told)
+    where = f"Site {site.name} ({trained.model.name}) after round {trained.client.round}"
+    show_predictions(found, out, where, rule, note)
 
 
 def open_bundle(directory: Path, bundle: Path) -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from protea.config.experiment import Experiment
+from protea.config.units import format_bytes, percent
+from protea.config.words import PROTOCOLS, RULES
 from protea.evaluation.scores import Score
 from protea.federation.record import Record
+from protea.runs.tables import html_table
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,18 @@ class Result:
     def warnings(self) -> dict[str, str]:
         """Signs that the run is not well, by kind."""
         return dict(self.summary["warnings"])
+
+    def _repr_html_(self) -> str:
+        """Show the headline numbers, for a notebook."""
+        rows: list[tuple[str, object]] = [
+            ("method", self.method),
+            ("accuracy", f"{percent(self.accuracy)} %, {PROTOCOLS[self.summary['made']['protocol']]}"),
+            *((f"by {RULES.get(rule, rule)}", f"{percent(score.weighted)} %") for rule, score in self.by_rule.items()),
+            ("commonest class", f"{percent(self.summary['majority'])} %"),
+            ("sent", f"{format_bytes(self.summary['bytes_up'])} up, {format_bytes(self.summary['bytes_down'])} down"),
+        ]
+        rows += [("warning", text) for text in self.warnings.values()]
+        return html_table(rows)
 
     def gain_over(self, other: Result) -> Gain:
         """By how much this run is better than another, such as one of Local on the same split."""

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor
 
 from protea.clients.state_files import save_server
-from protea.config.experiment import Experiment, load_experiment
-from protea.core.errors import CheckpointError, ConfigError
+from protea.config.experiment import Experiment, load_experiment, method_label
+from protea.config.units import percent
+from protea.core.errors import CheckpointError, ConfigError, ProteaError
 from protea.core.payload import to_bytes, to_half
 from protea.core.prototypes import Prototypes
 from protea.federation.loop import Federation
@@ -24,9 +25,10 @@ from protea.federation.record import Record
 from protea.runs import checkpoint
 from protea.runs.directory import RunDirectory
 from protea.runs.observers import STOP, Callback, Observer, Observers
+from protea.runs.progress import Progress, in_notebook
 from protea.runs.result import Result
 from protea.runs.setup import RunSetup, Simulation
-from protea.runs.tables import client_rows, round_rows
+from protea.runs.tables import client_rows, html_table, round_rows
 from protea.runs.trained import Inputs, TrainedClient, TrainedState
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Run:
 
     ``path`` is its directory: a new one, or that of the same experiment, which then goes on from its newest checkpoint.
     Without a path nothing is written.  Without an experiment, the directory's own is taken (:func:`protea.load`).
+    ``progress`` shows how far it is: by default in a notebook only.
 
     >>> from protea import Data, Experiment, Models, Run
     >>> experiment = Experiment(rounds=2, clients=2, data=Data(samples=200), models=Models("tiny_mlp", dim=16))
@@ -54,9 +57,11 @@ class Run:
         path: Path | str | None = None,
         *,
         observers: Sequence[Observer | Callback] = (),
+        progress: bool | None = None,
     ) -> None:
         self.directory = None if path is None else RunDirectory(Path(path))
-        self.observers = Observers(observers)
+        shown = in_notebook() if progress is None else progress
+        self.observers = Observers([*observers, *([Progress()] if shown else [])])
         self._given = Simulation(experiment) if isinstance(experiment, Experiment) else experiment
         self._loop: Federation | None = None  # while it goes on here
         self._open = ExitStack()  # what is to be given back then
@@ -251,6 +256,17 @@ class Run:
                 "run.table() needs pandas, which is not installed.  Type: pip install 'protea[pandas]'"
             ) from None
         return pandas.DataFrame(client_rows(self.records) if clients else round_rows(self.records))
+
+    def _repr_html_(self) -> str:
+        """Show how far the run is, for a notebook."""
+        records, evaluated = self.records, [record for record in self.records if record.accuracy is not None]
+        rows: list[tuple[str, object]] = [("run", "in memory" if self.directory is None else self.directory.path)]
+        with suppress(ProteaError):  # a script's own method, which cannot be found here
+            rows.append(("method", method_label(self.setup.method)))
+            rows.append(("rounds", f"{len(records)} of {self.setup.rounds}{', ended' if self.ended else ''}"))
+        if evaluated:
+            rows.append(("accuracy", f"{percent(evaluated[-1].accuracy)} % after round {evaluated[-1].round}"))
+        return html_table(rows)
 
     # What was learned
 

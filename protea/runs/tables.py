@@ -1,7 +1,8 @@
-"""Records as flat rows, for tables."""
+"""Records as flat rows, for tables, and small tables for notebooks."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable
 from typing import Any
 
@@ -47,3 +48,10 @@ def client_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
         for record in records
         for client in record.clients
     ]
+
+
+def html_table(rows: Iterable[tuple[str, object]]) -> str:
+    """Lay out names and values in two columns, for a notebook."""
+    left = 'style="text-align: left"'  # notebooks put cells to the right
+    cells = (f"<th {left}>{html.escape(name)}</th><td {left}>{html.escape(str(value))}</td>" for name, value in rows)
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"

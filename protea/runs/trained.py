@@ -63,13 +63,12 @@ class TrainedClient:
     def confusion(self, part: Part = "test", rule: str = "method") -> Tensor:
         """How often each class (row) was answered as each class (column), on the client's own samples."""
         data = self.client.parts.get(part)
-        matrix = torch.zeros(self.client.classes, self.client.classes, dtype=torch.int64)
         if data is None:
-            return matrix
+            return torch.zeros(self.client.classes, self.client.classes, dtype=torch.int64)
         with torch.no_grad():
             answer = self._rule(rule)
             said = torch.cat([answer(x).argmax(1).cpu() for x, _ in self.client.batches(data)])
-        return matrix.index_put_((data.y.cpu(), said), torch.ones(len(said), dtype=torch.int64), accumulate=True)
+        return confusion_matrix(data.y.cpu(), said, self.client.classes)
 
     def _rule(self, rule: str) -> rules.Answer:
         self.client.set_evaluation()
@@ -86,7 +85,8 @@ class TrainedClient:
                 raise DataError("This model reads texts: give a list of strings.")
             return view(list(x))
         found = x if isinstance(x, Tensor) else to_inputs(np.asarray(x))
-        found = normalise(found) if found.dtype == torch.uint8 else found.to(torch.float32)
+        tokens = self.client.train.dataset.x.dtype == torch.int64
+        found = normalise(found) if found.dtype == torch.uint8 else found.to(torch.int64 if tokens else torch.float32)
         expected = self.client.train.shape
         if expected == (1, *found.shape[1:]):
             found = found.unsqueeze(1)  # grey images without an axis of channels
@@ -96,6 +96,17 @@ class TrainedClient:
                 f"Give an array of shape (samples, {', '.join(map(str, expected))})."
             )
         return found
+
+
+def confusion_matrix(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
+    """Count how often each class (row) was answered as each class (column).
+
+    >>> confusion_matrix(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), 2)
+    tensor([[1, 0],
+            [1, 1]])
+    """
+    matrix = torch.zeros(classes, classes, dtype=torch.int64)
+    return matrix.index_put_((labels, answers), torch.ones(len(labels), dtype=torch.int64), accumulate=True)
 
 
 @dataclass(frozen=True)

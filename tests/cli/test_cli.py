@@ -24,6 +24,7 @@ from protea.config.experiment import Experiment, experiment_from_table, load_exp
 from protea.config.families import FAMILIES
 from protea.federation.jobs import Reply
 from protea.methods.local import Local
+from protea.runs.progress import client_jobs
 from protea.studies import papers
 
 SMALL = """
@@ -246,7 +247,7 @@ def test_the_display_is_what_fits_the_output():
         assert (made.title, made.rounds) == ("fedproto", 7)
         return type(made)
 
-    assert [display.jobs(experiment, round) for round in (1, 7)] == [
+    assert [client_jobs(experiment, round) for round in (1, 7)] == [
         3 + 10,
         3 + 2 * 10,
     ]  # trained, judged, in the end twice
@@ -291,6 +292,6 @@ def test_numbers_are_written_for_people():
         "-",
         "-",
     ]
-    assert [display.size(count) for count in (0, 999, 1000, 2_540_000, 3e12)] == [
+    assert [display.format_bytes(count) for count in (0, 999, 1000, 2_540_000, 3e12)] == [
         "0 B", "999 B", "1.0 kB", "2.5 MB", "3000.0 GB",
     ]  # fmt: skip

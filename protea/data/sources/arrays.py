@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from protea.core.errors import DataError
 from protea.data import convert
 from protea.data.dataset import Dataset
+from protea.data.new_samples import NewSamples, SampleForm, read_in_form
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,10 @@ class Arrays:
             keys_test=self.keys_test,
             tokens=self.tokens,
         )
+
+    def read_new(self, path: Path, form: SampleForm) -> NewSamples:
+        """Read new samples; where the classes were named, labels that are numbers count through these."""
+        return read_in_form(path, form, counted=self.names is not None)
 
 
 def pairs(x: Any, y: Any) -> tuple[Any, Any]:

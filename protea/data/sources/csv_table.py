@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from protea.core.errors import DataError, nearest
 from protea.data import convert, files
 from protea.data.dataset import Dataset
+from protea.data.new_samples import TABLES, NewSamples, SampleForm, label_numbers
 from protea.data.texts import Texts
 
 TableRow = tuple[int, list[str]]  # the number of its line, and its cells
@@ -77,6 +79,46 @@ class Csv:
             x = self.numbers(path, rows, place, features)
         return Dataset(x, y, names, sum(marked), keys)
 
+    def read_new(self, path: Path, form: SampleForm) -> NewSamples:
+        """Read rows of another table as :meth:`load` reads those of this one: the same columns, found by name.
+
+        Where features are standardised, it is by the means and deviations of this table.  The label column may be
+        missing.  Samples are called by the key column, or else by the number of their row, from 0.
+        """
+        if not path.name.endswith(TABLES):
+            raise DataError(
+                f"{path} is not a table.  This run was trained on {self.path}: give a .csv or .csv.gz file."
+            )
+        header, rows = self.rows(path)
+        trained, own_rows = self.rows(files.user_path(self.path))
+        named = [name for name in (self.label, self.key, self.text, self.split) if name is not None]
+        features = () if self.text else self.features or tuple(name for name in trained if name not in named)
+        for name in (self.text,) if self.text else features:
+            if name not in header:
+                hint = "" if self.text else f"  {nearest(name, header)}"
+                raise DataError(f"{path} has no column {name!r}, which this run was trained on.{hint}")
+        if not self.text and (strange := [name for name in header if name not in trained]):
+            raise DataError(f"{path} has a column {strange[0]!r}, which the table of this run has not.  Remove it.")
+        there = [name for name in (self.label, self.key, self.text) if name in header]
+        place = {name: column for column, name in enumerate(header)}
+        numbers = {line: str(row) for row, (line, _) in enumerate(rows)}
+        found = self.complete(path, rows, place, there, features)
+        labels = None
+        if self.label in header:
+            labels = label_numbers([row[place[self.label]].strip() for _, row in found], form.names, path)
+        key = self.key if self.key in header else None
+        keys = [numbers[line] if key is None else row[place[key]].strip() for line, row in found]
+        x: Tensor | list[str]
+        if self.text:
+            x = [row[place[self.text]] for _, row in found]
+        else:
+            own_place = {name: column for column, name in enumerate(trained)}
+            basis = self.complete(files.user_path(self.path), own_rows, own_place, named, features)
+            x = self.numbers(
+                path, found, place, features, self.raw(files.user_path(self.path), basis, own_place, features)
+            )
+        return NewSamples(x, keys, key or "index", labels, len(rows) - len(found))
+
     def complete(
         self,
         path: Path,
@@ -102,16 +144,31 @@ class Csv:
             raise DataError(f"{path} has no row in which nothing is missing.")
         return found
 
-    def numbers(self, path: Path, rows: list[TableRow], place: Mapping[str, int], features: Sequence[str]) -> Tensor:
-        """Return the columns of numbers, float32 (rows, features), standardised if wanted."""
-        x = np.array(
-            [[parse_number(row[place[name]], path, line, name) for name in features] for line, row in rows],
-            np.float64,
-        )
+    def numbers(
+        self,
+        path: Path,
+        rows: list[TableRow],
+        place: Mapping[str, int],
+        features: Sequence[str],
+        basis: npt.NDArray[np.float64] | None = None,
+    ) -> Tensor:
+        """Return the columns of numbers, float32 (rows, features), standardised if wanted.
+
+        Means and deviations are their own, or those of the table ``basis``.
+        """
+        x = self.raw(path, rows, place, features)
         if self.standardise:
-            deviation = x.std(0)
-            x = (x - x.mean(0)) / np.where(deviation > 0, deviation, 1)
+            basis = x if basis is None else basis
+            deviation = basis.std(0)
+            x = (x - basis.mean(0)) / np.where(deviation > 0, deviation, 1)
         return torch.from_numpy(x.astype(np.float32))
+
+    def raw(
+        self, path: Path, rows: list[TableRow], place: Mapping[str, int], features: Sequence[str]
+    ) -> npt.NDArray[np.float64]:
+        """Return the columns of numbers as they are in the table."""
+        cells = [[parse_number(row[place[name]], path, line, name) for name in features] for line, row in rows]
+        return np.array(cells, np.float64)
 
     def rows(self, path: Path) -> tuple[list[str], list[TableRow]]:
         """Read the table: the names of its columns, and each row with the number of its line."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from protea.data import images
 from protea.data.dataset import Dataset
 from protea.data.download import Remote
 from protea.data.files import SourceFiles
+from protea.data.new_samples import NewSamples, SampleForm, read_in_form
 
 SITE = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102"
 REMOTES = [
@@ -51,3 +53,7 @@ class Flowers102:
         x = images.read_images([folder / "jpg" / f"image_{id:05d}.jpg" for id in ids], size=self.size)
         y = torch.from_numpy(labels[ids - 1] - 1)
         return Dataset(x, y, tuple(str(name) for name in range(1, 103)), tests=len(test))
+
+    def read_new(self, path: Path, form: SampleForm) -> NewSamples:
+        """Read new photographs, scaled as these are."""
+        return read_in_form(path, replace(form, resize=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ from pydantic import PositiveInt
 from protea.core.errors import DataError
 from protea.data import files, images
 from protea.data.dataset import Dataset
+from protea.data.new_samples import NewSamples, SampleForm, read_folder, read_in_form
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Folder:
         number = {name: label for label, name in enumerate(names)}
         y = torch.tensor([number[path.parent.name] for path in train + test])
         return Dataset(images.read_images(train + test, self.size, self.mode), y, tuple(names), tests=len(test))
+
+    def read_new(self, path: Path, form: SampleForm) -> NewSamples:
+        """Read new images, flat or in one folder for each class: in the same mode, and scaled if these are."""
+        form = replace(form, resize=form.resize or self.size is not None)
+        return read_folder(path, form, self.mode) if path.is_dir() else read_in_form(path, form)
 
 
 def image_paths(root: Path) -> list[Path]:

@@ -12,7 +12,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from protea.core.ranges import Fraction
 from protea.core.rng import Streams
 from protea.data import convert, files
 from protea.data.dataset import Dataset
+from protea.data.new_samples import NewSamples, SampleForm, read_in_form
 from protea.data.sources.csv_table import LONGEST
 from protea.data.texts import Texts
 
@@ -101,6 +102,13 @@ class MimicBHC:
         y, names = convert.to_labels(np.array(labels)[last], CLASSES)
         found = Texts.of(texts.pop(row) for row in last.tolist())  # each is let go once it is packed
         return Dataset(found, y, names, int(held.sum()), keys[last])
+
+    def read_new(self, path: Path, form: SampleForm) -> NewSamples:
+        """Read new notes in the column ``text`` of a table; what names the disposition is cut out of these too."""
+        found = read_in_form(path, form)
+        if not self.strip:
+            return found
+        return replace(found, x=[DISPOSITION.sub("", text) for text in found.x if isinstance(text, str)])
 
 
 def dispositions(path: Path) -> dict[tuple[str, str], str]:

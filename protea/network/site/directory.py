@@ -118,10 +118,14 @@ class Site:
                 raise ConfigError(f"{path} has no function {name}().  protea site init writes an example of both.")
         return module
 
+    def source(self) -> Any:
+        """Give what ``data()`` returns: arrays, a torch data set, or a source such as ``Csv(...)``."""
+        return self._call("data")
+
     @cached_property
     def dataset(self) -> Dataset:
         """What ``data()`` gives, with the classes of the task."""
-        given = self._call("data")
+        given = self.source()
         try:
             return with_classes(as_dataset(given, self.task.classes), self.task.classes)
         except ProteaError as error:
