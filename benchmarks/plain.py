@@ -133,7 +133,7 @@ def rounds(experiment: Experiment, factory: ClientFactory, cores: int = 2) -> It
     """Each ``next`` is a round in one process with so many threads."""
     plan, settings, root = experiment.training, experiment.method, Streams(experiment.seed)
     assert plan.optimizer == SGD() and plan.schedule == "constant" and not plan.clip  # all that this loop can do
-    method = KINDS.get(experiment.method_label(settings), FedProto)(settings)
+    method = KINDS.get(method_label(settings), FedProto)(settings)
     parties = [enter(factory, id, root.at("client", id)) for id in range(experiment.clients)]
     server = factory.server(experiment.seed)
     with root.at("server", "round", 0).default("start"):
