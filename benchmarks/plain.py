@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from protea import Experiment, Prototypes, Upload
 from protea.clients.factory import ClientFactory
+from protea.config.experiment import method_label
 from protea.core.devices import torch_threads
 from protea.core.rng import Streams
 from protea.core.training import SGD
