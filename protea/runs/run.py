@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +18,12 @@ from protea.clients.state_files import save_server
 from protea.config.experiment import Experiment, load_experiment, method_label
 from protea.config.units import percent
 from protea.core.errors import CheckpointError, ConfigError, ProteaError
-from protea.core.payload import to_bytes, to_half
 from protea.core.prototypes import Prototypes
 from protea.federation.loop import Federation
 from protea.federation.record import Record
 from protea.runs import checkpoint
 from protea.runs.directory import RunDirectory
+from protea.runs.driver import Driver
 from protea.runs.observers import STOP, Callback, Observer, Observers
 from protea.runs.progress import Progress, in_notebook
 from protea.runs.result import Result
@@ -63,11 +63,11 @@ class Run:
         shown = in_notebook() if progress is None else progress
         self.observers = Observers([*observers, *([Progress()] if shown else [])])
         self._given = Simulation(experiment) if isinstance(experiment, Experiment) else experiment
-        self._loop: Federation | None = None  # while it goes on here
-        self._open = ExitStack()  # what is to be given back then
-        self._records: list[Record] = []
-        self._kept: TrainedState | None = None  # what was learned, for a run without a directory
+        self._driver: Driver | None = None  # while the run goes on here
+        self._records: list[Record] = []  # of a run without a directory, once it is closed
+        self._kept: TrainedState | None = None  # what was learned, if it was asked for or nothing else keeps it
         self._summary: dict[str, Any] | None = None
+        self._clear: weakref.finalize[..., Run] | None = None  # removes the folder of what is kept
         self._broken = False  # a run without a directory that failed cannot go on
         if self.directory is not None:
             if self._given is not None:
@@ -92,23 +92,34 @@ class Run:
         if self.ended:
             return None
         try:
-            loop = self._started()
-            if loop.server.round >= self.setup.rounds:  # all rounds were done, and only the end is missing
-                self._finish(loop)
-                return None
-            record = loop.play_round()
-            self._records.append(record)
-            self._keep(record, loop)
-            stopped = self.observers.round(record) is STOP
+            driver = self._driving()
+            record = None if driver.done else driver.play_round()  # else only the end is missing
+            stopped = record is not None and self.observers.round(record) is STOP
             if stopped:
-                self._save(loop)
-            if stopped or record.round >= self.setup.rounds:
-                self._finish(loop)
+                driver.save()
+            if stopped or driver.done:
+                self._end(driver)
             return record
         except BaseException:
             self._broken = self.directory is None
             self.close()
             raise
+
+    def _driving(self) -> Driver:
+        """What plays the rounds: as it was left, or opened now."""
+        if self._driver is None:
+            if self._broken:
+                raise ConfigError("This run has failed, and keeps nothing on disk to go on from.  Make a new one.")
+            self._driver = Driver(self.setup, self.directory, self.observers.replied)
+            self.observers.started(self)
+        return self._driver
+
+    def _end(self, driver: Driver) -> None:
+        """Write the summary, or without a directory keep what was learned, and close."""
+        self._summary = driver.end()
+        if self.directory is None:
+            self._kept = self._state_of(driver.loop)
+        self.close()
 
     def finish(self) -> Result:
         """Play all rounds that are left."""
@@ -118,11 +129,13 @@ class Run:
 
     def close(self) -> None:
         """Give back processes, files and the lock on the directory.  A run with a directory can go on later."""
-        if self._loop is not None:
-            self._loop = None
-            with self._open:
+        if self._driver is not None:
+            driver, self._driver = self._driver, None
+            self._records = driver.records
+            try:
                 self.observers.ended(self)
-            self._open = ExitStack()
+            finally:
+                driver.close()
 
     def __enter__(self) -> Self:
         return self
@@ -130,73 +143,6 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
-
-    def _started(self) -> Federation:
-        """The round loop, as it was left, from the newest checkpoint, or new."""
-        if self._loop is not None:
-            return self._loop
-        if self._broken:
-            raise ConfigError("This run has failed, and keeps nothing on disk to go on from.  Make a new one.")
-        directory, start = self.directory, None
-        with ExitStack() as opened:
-            if directory is not None and directory.begun:
-                opened.enter_context(directory.held())
-                if self.ended:
-                    raise ConfigError(f"{directory.path} has ended meanwhile: another process went on with it.")
-                directory.check()
-                start = checkpoint.newest(directory.checkpoints)
-            self.setup.prepare(directory if start is not None else None)
-            if directory is not None and not directory.begun:
-                RunDirectory.create(directory.path, self.setup.config(), self.setup.environment())
-                opened.enter_context(directory.held())
-            opened.callback(self.setup.close)
-            loop = self.setup.federation(self.observers.replied)
-            self._records = [] if directory is None else self._recalled(directory, loop, start)
-            self._loop, self._open = loop, opened.pop_all()
-        self.observers.started(self)
-        return loop
-
-    def _recalled(self, directory: RunDirectory, loop: Federation, start: Path | None) -> list[Record]:
-        """Put loop and directory back to the checkpoint ``start``, or to the beginning; the rounds until there."""
-        if start is not None:
-            checkpoint.load(start, loop)
-        with directory.writing():
-            checkpoint.clear(directory.checkpoints, self.setup.checkpoint.keep)
-            directory.cut(checkpoint.metrics_size(start) if start else 0, loop.server.round)
-            if start is None:
-                self.setup.keep(directory)
-                directory.append([self.setup.describe()])
-        records = Record.read(directory.metrics())
-        loop.recall(records)
-        return records
-
-    def _keep(self, record: Record, loop: Federation) -> None:
-        """Write what happened in the round; the checkpoint last, since it vouches for the rest."""
-        if self.directory is None:
-            return
-        with self.directory.writing():
-            self.directory.append(record.lines())
-            if self.setup.evaluation.snapshot_due(record.round, self.setup.rounds):
-                self.directory.keep_snapshot(record.round, to_bytes(to_half(loop.look())))
-        if record.round % self.setup.checkpoint.every == 0 or record.round == self.setup.rounds:
-            self._save(loop)
-
-    def _save(self, loop: Federation) -> None:
-        if self.directory is not None and not checkpoint.is_of(self.directory.checkpoints, loop.server.round):
-            with self.directory.writing():
-                checkpoint.save(self.directory.checkpoints, loop, self.setup.checkpoint.keep)
-
-    def _finish(self, loop: Federation) -> None:
-        """Write the summary, or without a directory keep what was learned, and close."""
-        summary = self.setup.summary(self._records)
-        self.setup.end()
-        if self.directory is not None:
-            with self.directory.writing():
-                self.directory.finish(summary)
-        else:
-            self._kept = self._state_of(loop)
-        self._summary = summary
         self.close()
 
     # What there is
@@ -228,7 +174,9 @@ class Run:
     @property
     def records(self) -> list[Record]:
         """All rounds so far; those of a run that another process goes on with are read anew."""
-        if self._loop is not None or self.directory is None or not self.directory.begun:
+        if self._driver is not None:
+            return list(self._driver.records)
+        if self.directory is None or not self.directory.begun:
             return list(self._records)
         try:
             return Record.read(self.directory.metrics())
@@ -241,7 +189,7 @@ class Run:
         summary = self._summary or (self.directory.summary() if self.directory is not None else None)
         records = self.records
         if summary is None:
-            if self._loop is None:
+            if self._driver is None:
                 self.setup.prepare(self.directory if self.directory is not None and self.directory.begun else None)
             summary = self.setup.summary(records)
         experiment = self._given.experiment if isinstance(self._given, Simulation) else None
@@ -284,9 +232,10 @@ class Run:
         return self._state().prototypes()
 
     def _state(self) -> TrainedState:
-        if self._loop is not None:
-            if self._kept is None or self._kept.round != self._loop.server.round:
-                self._kept = self._state_of(self._loop)
+        if self._driver is not None:
+            loop = self._driver.loop
+            if self._kept is None or self._kept.round != loop.server.round:
+                self._kept = self._state_of(loop)
             return self._kept
         if self.directory is None:
             if self._kept is None:
@@ -298,8 +247,8 @@ class Run:
                 f"{self.directory.path} has no checkpoint, so there are no models in it.  They are written every "
                 f"{self.setup.checkpoint.every} rounds (checkpoint.every) and at the end."
             )
-        checkpoint.verify(found[-1])
         if self._kept is None or self._kept.folder != found[-1]:
+            checkpoint.verify(found[-1])
             self.setup.prepare(self.directory)
             self._kept = TrainedState(self.setup, found[-1], int(found[-1].name))
         return self._kept
@@ -307,7 +256,9 @@ class Run:
     def _state_of(self, loop: Federation) -> TrainedState:
         """Write the state of server and clients to a folder that is gone with this run."""
         folder = Path(tempfile.mkdtemp(prefix="protea-run-"))
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        if self._clear is not None:
+            self._clear()  # of an earlier round
+        self._clear = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         save_server(loop.server, folder)
         loop.engine.save(folder)
         return TrainedState(self.setup, folder, loop.server.round)
