@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -109,12 +110,12 @@ def test_a_round_in_which_nobody_answers_leaves_the_server_as_it_was(method: Met
     steps = broken.run()
     next(steps)
     before, _ = broken.server.memory.flat()
-    broken.faults = Faults(dropout=1.0)
+    broken.plan = replace(broken.plan, faults=Faults(dropout=1.0))
     second = next(steps)
     after, _ = broken.server.memory.flat()
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
     assert set(second.absent.values()) == {"dropped out"} and second.bytes_up == 0 and second.accuracy is not None
-    broken.faults = Faults()
+    broken.plan = replace(broken.plan, faults=Faults())
     assert next(steps).absent == {} and finite(broken)
     assert len(list(whole.run())) == 3
 
