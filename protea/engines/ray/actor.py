@@ -18,6 +18,7 @@ from protea.clients.plan import WorkerPlan
 from protea.clients.state_files import path_of
 from protea.clients.store import MemoryStore
 from protea.clients.worker import Worker, open_store
+from protea.core.files import write_part
 from protea.engines.messages import job_from_bytes, reply_to_bytes
 
 
@@ -54,12 +55,7 @@ class WorkerActor:
 
     def write(self, name: str, part: bytes, last: bool) -> None:
         """Append a part to a file in that folder; the file has its name once the last part is there."""
-        path = self.folder / name
-        partial = path.with_name(f".{name}.partial")
-        with partial.open("ab") as file:
-            file.write(part)
-        if last:
-            partial.replace(path)
+        write_part(self.folder / name, part, last=last)
 
     def open(self, plan: bytes, folder: Path) -> str:
         """Make the worker; give what went wrong, or nothing."""
