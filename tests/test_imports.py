@@ -66,6 +66,23 @@ def test_imports_point_one_way():
     assert not wrong, "\n".join(wrong)
 
 
+def exported(room: str) -> set[str]:
+    """The names that a room's ``__init__`` offers to the others."""
+    body = ast.parse((ROOT / room / "__init__.py").read_text()).body
+    return {alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
+
+
+def test_what_a_room_exports_is_taken_from_there():
+    offered = {room: exported(room) for room in ranks() if room}
+    wrong = []
+    for path in sorted(ROOT.rglob("*/*.py")):
+        for name in imports(path):
+            room, *inner, last = f"{name}.".split(".")[:-1] if "." in name else (name, name)
+            if inner and room not in path.parts and last in offered.get(room, ()):
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_no_room_reaches_for_the_private_names_of_another():
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"

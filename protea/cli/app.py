@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 from rich.console import Console
 
-from protea.cli import federation, listing, site
+from protea.cli import federation, site
 from protea.cli.compare import compare
 from protea.cli.export import export
+from protea.cli.listing import doctor, list_
 from protea.cli.predict import predict
 from protea.cli.report import report
 from protea.cli.reproduce import reproduce
@@ -28,22 +27,8 @@ app = typer.Typer(
 app.command()(run)
 app.command()(resume)
 app.command()(show)
-
-
-@app.command("list")
-def list_(
-    what: Annotated[str, typer.Argument(help="|".join(listing.LISTS), show_default=False)],
-) -> None:
-    """List methods, families, architectures, data, partitions, engines or tables of papers."""
-    listing.show(Console(), what)
-
-
-@app.command()
-def doctor() -> None:
-    """Say what is installed, what is missing, and the command that adds it."""
-    listing.doctor(Console())
-
-
+app.command("list")(list_)
+app.command()(doctor)
 app.add_typer(federation.app, name="federation")
 app.add_typer(site.app, name="site")
 app.command()(compare)

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
 import torch
+import typer
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
@@ -124,14 +126,16 @@ LISTS: dict[str, Callable[[], Table]] = {
 }
 
 
-def show(console: Console, what: str) -> None:
+def list_(what: Annotated[str, typer.Argument(help="|".join(LISTS), show_default=False)]) -> None:
+    """List methods, families, architectures, data, partitions, engines or tables of papers."""
     if what not in LISTS:
         raise ConfigError(f"There is no list of {what!r}.  {nearest(what, LISTS)}")
-    console.print(LISTS[what]())
+    Console().print(LISTS[what]())
 
 
-def doctor(console: Console) -> None:
-    """What is installed, what is missing, and the command that adds it."""
+def doctor() -> None:
+    """Say what is installed, what is missing, and the command that adds it."""
+    console = Console()
     table = _table("part", "state", "to add it")
     table.add_row("python", sys.version.split()[0], "")
     table.add_row("torch", f"{torch.__version__}, {os.cpu_count()} cores", "")

@@ -18,9 +18,7 @@ from protea.core.samples import Samples
 from protea.core.server import Server
 from protea.core.split_model import View
 from protea.core.training import Training
-from protea.data import mapped_file, views
-from protea.data.federated import Federated
-from protea.data.texts import Texts
+from protea.data import Federated, Texts, mapped_file, views
 from protea.models.architectures import count_parameters
 from protea.models.maker import ModelMaker
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from protea.core.errors import ConfigError
 from protea.core.samples import Samples
-from protea.data.dataset import Dataset
+from protea.data import Dataset
 from protea.network.task import Task
 
 

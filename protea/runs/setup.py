@@ -24,8 +24,7 @@ from protea.core.files import naming_file
 from protea.core.method import Method
 from protea.core.rng import Streams
 from protea.core.server import Server
-from protea.data.federate import federate
-from protea.data.partition.file import PartitionFile
+from protea.data import PartitionFile, federate
 from protea.data.views import refuse_unread
 from protea.federation.jobs import JobEngine, Watch, ignore
 from protea.federation.loop import Federation

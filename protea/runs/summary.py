@@ -11,7 +11,7 @@ from typing import Any, get_args
 from protea.config.experiment import Experiment, method_label
 from protea.config.sections import Evaluation
 from protea.config.words import SCOPES, WEIGHTINGS, Protocol
-from protea.data.federated import Federated
+from protea.data import Federated
 from protea.evaluation.protocols import Reported, headline, report
 from protea.federation.record import Record
 from protea.runs import warnings

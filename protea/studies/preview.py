@@ -16,8 +16,7 @@ from protea.config.sections import participants
 from protea.core.devices import torch_threads
 from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
-from protea.data.federated import Federated
-from protea.data.partition.split import Share
+from protea.data import Federated, Share
 from protea.engines.inline import Inline
 from protea.engines.processes.pool import cores
 from protea.runs.setup import federation

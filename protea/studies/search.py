@@ -13,7 +13,7 @@ from protea.config.toml import override
 from protea.core.errors import ConfigError
 from protea.core.files import write_text
 from protea.core.rng import Streams
-from protea.data.partition.file import PartitionFile
+from protea.data import PartitionFile
 from protea.evaluation.protocols import accuracy_on_validation, best_round
 from protea.runs.reader import RunReader
 from protea.studies.grid import NUMBER, SweepAxis, SweepRun, SweepSource, check, method_of, title

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from protea.core.errors import DataError
-from protea.data.dataset import Dataset
-from protea.data.sources.arrays import Arrays
+from protea.data import Arrays, Dataset
 
 
 def as_dataset(given: Any, names: tuple[str, ...]) -> Dataset:

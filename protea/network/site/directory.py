@@ -39,9 +39,8 @@ from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.split_model import SplitModel
 from protea.core.training import Training
-from protea.data.dataset import Dataset
+from protea.data import Dataset, Share
 from protea.data.federate import split_share
-from protea.data.partition.split import Share
 from protea.data.views import refuse_unread, view_samples
 from protea.models.maker import ModelMaker
 from protea.network.public_data import public_samples
