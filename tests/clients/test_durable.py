@@ -233,7 +233,7 @@ for place in sys.argv[2:]:
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
 """
-PLACES = ["save_client", "write_bytes", "write_text", "sync"]  # before the first, in the second, after the last
+PLACES = ["save_client", "write_bytes", "write_text", "sync_folder"]  # before the first, in the second, after the last
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")

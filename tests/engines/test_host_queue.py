@@ -45,7 +45,7 @@ def test_a_host_is_late_once_its_time_is_over():
 def test_jobs_of_a_lost_host_go_to_any_other_and_the_one_it_worked_on_is_first():
     found = queue({0: "a", 2: "a", 4: "a"})
     found.begin("a")
-    assert found.lose("a", to_blame=True) is None and not found.working and "a" not in found.own_classes
+    assert found.lose("a", to_blame=True) is None and not found.working and "a" not in found.own
     assert clients([found.begin("b") for _ in range(6)]) == [0, 2, 4, 1, 3, None]
 
 

@@ -128,7 +128,7 @@ def test_an_experiment_gives_the_same_numbers_as_in_one_process():
         data=Data(source=Spiral(classes=3, points=60), public=9),
     )  # fmt: skip
     here = replace(experiment, engine=Engine("inline"))
-    assert without_cost(protea.rounds(experiment)) == without_cost(protea.rounds(here))
+    assert without_cost(protea.Run(experiment)) == without_cost(protea.Run(here))
 
 
 # A client that fails
@@ -345,7 +345,7 @@ def goes_on_to_the_same_end() -> None:
     Path("go").touch()
     broken = resume("broken")
     assert [record.round for record in broken.records] == [1, 2, 3, 4]
-    assert without_cost(broken.records) == without_cost(protea.rounds(load_experiment(Path("exp.toml"))))
+    assert without_cost(broken.records) == without_cost(protea.Run(load_experiment(Path("exp.toml"))))
 
 
 linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

@@ -27,6 +27,7 @@ import protea
 from protea import Client, Data, Experiment, Method
 from protea.clients import offload
 from protea.clients.builder import Builder
+from protea.config.experiment import load_experiment
 from protea.config.families import Models
 from protea.config.sections import Checkpoint, Engine
 from protea.core.errors import ConfigError
@@ -100,7 +101,7 @@ def test_a_run_goes_on_in_another_engine(method: Method[Any, Any], first: Engine
 
     whole = protea.run(experiment, tmp_path / "whole")
     with pytest.raises(InterruptedError):
-        protea.run(replace(experiment, engine=first), tmp_path / "parts", on_round=stop)
+        protea.run(replace(experiment, engine=first), tmp_path / "parts", observers=[stop])
     parts = resume(tmp_path / "parts", replace(experiment, engine=then))
     assert without_cost(parts.records) == without_cost(whole.records)
     for path in sorted((tmp_path / "whole/checkpoints/000003").glob("*.safetensors")):
@@ -178,7 +179,7 @@ def test_ctrl_c_leaves_no_process_and_a_run_that_can_go_on(tmp_path: Path, monke
         run.communicate()
     Path("exp.toml").write_text(WAITING.replace('"processes", workers = 2', '"inline"'))
     Path("go").touch()
-    broken = resume("broken", protea.config.load(Path("exp.toml")))
+    broken = resume("broken", load_experiment(Path("exp.toml")))
     assert [record.round for record in broken.records] == [1, 2, 3, 4]
 
 

@@ -31,7 +31,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Command) -> 
 
 @pytest.fixture
 def coordinator(tmp_path: Path) -> CoordinatorDirectory:
-    return places.home(tmp_path / "coordinator")
+    return places.base(tmp_path / "coordinator")
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_rules_that_need_a_broadcast_are_refused(command: Command, site: Site, c
 
 
 def test_where_the_method_answers_by_the_classifier_this_is_said(tmp_path: Path, command: Command):
-    coordinator = places.home(tmp_path / "coordinator", method="local")
+    coordinator = places.base(tmp_path / "coordinator", method="local")
     site = places.site(tmp_path / "site", coordinator.invite("north"))
     train(site, coordinator)
     done = command("site", "predict", "new.npz", "--dir", site.path)
