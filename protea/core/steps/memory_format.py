@@ -17,25 +17,10 @@ from protea.core.devices import torch_threads
 
 # Architectures that train faster with the channels last on a CPU, by benchmarks/memory_format.py: those whose geometric
 # mean over all its results is above 1.2, not just GAIN, as the runs were made on a busy machine and differ much.
-CHANNELS_LAST = frozenset(
-    [
-        "cnn4",
-        "htcnn1",
-        "htcnn2",
-        "htcnn3",
-        "htcnn4",
-        "htcnn6",
-        "htcnn8",
-        "mobilenet_v2",
-        "resnet4",
-        "resnet6",
-        "resnet50",
-        "shufflenet_v2_x1_0",
-        "tiny_cnn",
-        "tiny_resnet",
-        "tiny_separable",
-    ]
-)
+CHANNELS_LAST = frozenset({
+    "cnn", "cnn4", "efficientnet_b0", "googlenet", "htcnn1", "htcnn2", "htcnn3", "htcnn4", "htcnn5", "htcnn6", "htcnn7",
+    "htcnn8", "mobilenet_v2", "resnet4", "resnet6", "shufflenet_v2_x1_0", "tiny_cnn", "tiny_resnet", "tiny_separable",
+})  # fmt: skip
 SMALL = 500  # numbers of an image, below which the format hardly matters
 GAIN = 1.05  # seconds of a step channels first over channels last, above which the latter is chosen
 TRIES = 8  # steps of each format that are timed
