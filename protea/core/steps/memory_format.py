@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from protea.core.devices import torch_threads
 
-# Architectures that train faster with the channels last on a CPU, by benchmarks/memory_format.py: those whose geometric
-# mean over all its results is above 1.2, not just GAIN, as the runs were made on a busy machine and differ much.
+# Architectures that train faster with the channels last on a CPU: those whose geometric mean over images of 28 and 32
+# pixels is above GAIN in benchmarks/memory_format.py.
 CHANNELS_LAST = frozenset({
     "cnn", "cnn4", "efficientnet_b0", "googlenet", "htcnn1", "htcnn2", "htcnn3", "htcnn4", "htcnn5", "htcnn6", "htcnn7",
     "htcnn8", "mobilenet_v2", "resnet4", "resnet6", "shufflenet_v2_x1_0", "tiny_cnn", "tiny_resnet", "tiny_separable",
