@@ -40,7 +40,8 @@ class Run:
 
     ``path`` is its directory: a new one, or that of the same experiment, which then goes on from its newest checkpoint.
     Without a path nothing is written.  Without an experiment, the directory's own is taken (:func:`protea.load`).
-    ``progress`` shows how far it is: by default in a notebook only.
+    ``progress`` shows how far it is: by default in a notebook only.  Without a path, what was learned is kept in a
+    temporary folder until the object is gone; ``keep_models=False`` spares that.
 
     >>> from protea import Data, Experiment, Models, Run
     >>> experiment = Experiment(rounds=2, clients=2, data=Data(samples=200), models=Models("tiny_mlp", dim=16))
@@ -58,8 +59,10 @@ class Run:
         *,
         observers: Sequence[Observer | Callback] = (),
         progress: bool | None = None,
+        keep_models: bool = True,
     ) -> None:
         self.directory = None if path is None else RunDirectory(Path(path))
+        self.keep_models = keep_models
         shown = in_notebook() if progress is None else progress
         self.observers = Observers([*observers, *([Progress()] if shown else [])])
         self._given = Simulation(experiment) if isinstance(experiment, Experiment) else experiment
@@ -117,7 +120,7 @@ class Run:
     def _end(self, driver: Driver) -> None:
         """Write the summary, or without a directory keep what was learned, and close."""
         self._summary = driver.end()
-        if self.directory is None:
+        if self.directory is None and self.keep_models:
             self._kept = self._state_of(driver.loop)
         self.close()
 
@@ -279,7 +282,7 @@ def run(
     """Run an experiment to its end; with ``out``, in that new directory."""
     if out is not None:
         RunDirectory.refuse_taken(Path(out))
-    return Run(experiment, out, observers=observers).finish()
+    return Run(experiment, out, observers=observers, keep_models=False).finish()  # only its numbers come back
 
 
 def resume(
