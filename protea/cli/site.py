@@ -191,8 +191,7 @@ def put_in(directory: Path, bundle: Path) -> None:
             )
         state = directory / "state"
         if state.exists() and old.task.mark() != tasks.parse_task(new["task.toml"].decode(), str(bundle)).mark():
-            aside = state.rename(
-                unused_path(directory, "state-before")
-            )  # rounds restart, and the old model may not fit
+            # Rounds restart from the first, and the old model may not fit the new task.
+            aside = state.rename(unused_path(directory, "state-before"))
             say(Console(), f"The task has changed: what was trained for the former one is in {aside}.")
     open_bundle(bundle, there)

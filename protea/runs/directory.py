@@ -35,12 +35,8 @@ from protea.core.files import (
 )
 
 LOCK = ".lock"
-BEFORE = {
-    LOCK,
-    "environment.json",
-    ".environment.json.partial",
-    ".config.toml.partial",
-}  # files that may exist before config.toml does
+# Files that may exist before config.toml does.
+BEFORE = {LOCK, "environment.json", ".environment.json.partial", ".config.toml.partial"}
 
 
 class RunDirectory:

@@ -36,11 +36,7 @@ from protea.runs.settings_diff import differing, flat, shown, under
 from protea.runs.summary import summarise
 
 ENGINE = ("name", "workers", "limit", "retries", "memory", "address", "gpus")
-FREE = (
-    "device",
-    "checkpoint",
-    *(f"engine.{name}" for name in ENGINE),
-)  # settings that may change when a run is resumed
+FREE = ("device", "checkpoint", *(f"engine.{name}" for name in ENGINE))  # may change when a run is resumed
 
 
 class RunSetup(ABC):

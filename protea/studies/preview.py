@@ -72,7 +72,6 @@ def seconds(experiment: Experiment, factory: ClientFactory, models: list[SplitMo
     for client, share in enumerate(factory.data.shares):
         trained = experiment.fraction * plan.epochs * len(share.train)
         looked_at = len(share.train) + (len(share.test) + len(share.validation)) / settings.every + shared
-        total += each[client % len(each)] * (
-            trained + looked_at / 3
-        )  # a forward pass is about a third of a training step
+        # A forward pass takes about a third of a training step.
+        total += each[client % len(each)] * (trained + looked_at / 3)
     return total / workers

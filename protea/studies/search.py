@@ -128,9 +128,8 @@ def search(sweep: Sweep, space: Sequence[Dimension], trials: int, board: SweepBo
             board.end(outcome := played[entry.name])
         else:
             outcome = played[entry.name] = play(sweep.path, entry, board)
-        found.append(
-            (outcome, validation(sweep.path / entry.name) if outcome.summary else 0.0)
-        )  # a failure counts as the worst
+        # A run that failed counts as the worst.
+        found.append((outcome, validation(sweep.path / entry.name) if outcome.summary else 0.0))
         if best := ranking(found)[:1]:
             write_text(sweep.path / "best.toml", best[0][0].entry.key)
     return found
