@@ -81,7 +81,7 @@ _PLACE = {name: f"protea.{module}" for module, names in _PLACES.items() for name
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: most of the command line needs little of it, and torch takes seconds."""
+    """Import a public name when it is first used: most commands need few of them, and importing torch takes seconds."""
     if name in ("geometry", "losses"):
         return import_module(f"protea.core.{name}")
     if name not in _PLACE:

@@ -1,4 +1,4 @@
-"""The ``protea`` command.  Worker processes get ready beside it, from the first moment."""
+"""The entry point of the ``protea`` command."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import sys
 
 from protea.engines.processes.forkserver import start_forkserver
 
-TRAINING = {"run", "resume", "sweep", "reproduce"}
+TRAINING = {"run", "resume", "sweep", "reproduce"}  # commands that start worker processes
 
 
 def main() -> None:
+    """Run the command; the server that forks worker processes is started first, to get ready during the imports."""
     if TRAINING & set(sys.argv[1:2]) and "--help" not in sys.argv:
         start_forkserver()
     from protea.cli import app

@@ -1,1 +1,1 @@
-"""The ``protea`` command: one file for each of its commands; displays, lists and trackers beside them."""
+"""The ``protea`` command: a file for each subcommand, and the displays, lists and trackers that they use."""

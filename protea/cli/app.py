@@ -1,4 +1,4 @@
-"""The ``protea`` command: one file of this folder for each of its commands."""
+"""The ``protea`` command, put together from its subcommands: one file of this folder for each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ app.command()(sweep)
 
 
 def main() -> None:
-    """The ``protea`` command: errors of Protea's own are messages, not tracebacks."""
+    """Run the ``protea`` command; show Protea's own errors as messages, without a traceback."""
     try:
         app()
     except ProteaError as error:

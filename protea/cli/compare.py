@@ -24,7 +24,7 @@ from protea.runs.compare import Comparison, Row
 from protea.runs.compared_number import ComparedNumber, refuse_unknown
 from protea.runs.spread import Spread
 
-WIDTH = 100  # of a table that is not on a terminal
+WIDTH = 100  # columns of a table that is not printed on a terminal; the most on one
 
 
 def compare(
@@ -87,7 +87,7 @@ def compare(
     text = FORMATS[form](found)
     if out is None:
         sys.stdout.write(text)
-        sys.stdout.flush()  # before the notes
+        sys.stdout.flush()  # so that the notes, on standard error, come after the table
     else:
         try:
             write_text(out, text)
@@ -103,7 +103,7 @@ def compare(
 
 
 def caption(found: Comparison) -> str:
-    """What the numbers are, in full."""
+    """Say in full what the numbers are: measure, rule, test samples, protocol, data, rounds and seeds."""
     choice = found.choice
     seeds = ", ".join(map(str, found.seeds))
     weighted = choice.scope == "own" and (choice.by_accuracy or not choice.built_in)
@@ -120,7 +120,7 @@ def caption(found: Comparison) -> str:
 
 
 def measured(choice: ComparedNumber) -> str:
-    """``Accuracy in %``, ``Calibration error (lower is better) in %``, or the name of a metric of the user's own."""
+    """Name the measure, such as ``Calibration error (lower is better) in %``, or the user's own metric."""
     if not choice.built_in:
         return choice.measure
     words = MEASURES[choice.measure]
@@ -129,7 +129,7 @@ def measured(choice: ComparedNumber) -> str:
 
 
 def footnotes(found: Comparison) -> list[str]:
-    """What sets apart the rows that should not be in this table."""
+    """Say for each row with other settings than the rest, which do not compare, what differs."""
     return [
         f"* {row.label}: " + "; ".join(f"{name} is {here}, elsewhere {there}" for name, (here, there) in differs)
         for row in found.rows
@@ -138,7 +138,7 @@ def footnotes(found: Comparison) -> list[str]:
 
 
 def cells(found: Comparison) -> dict[str, list[str]]:
-    """The table's columns, as text."""
+    """Format the columns of the table: one text for each row, by the column's name."""
     compared, share = found.against is not None, found.choice.built_in
     columns: dict[str, Callable[[Row], str] | None] = {
         "method": lambda row: f"{row.label} *" if row.differs else row.label,
@@ -160,7 +160,7 @@ def cells(found: Comparison) -> dict[str, list[str]]:
 
 
 def table(found: Comparison) -> str:
-    """The comparison for a terminal, with its caption."""
+    """Format the comparison for a terminal, with its caption."""
     screen = Console()
     width = min(screen.width, WIDTH) if screen.is_terminal else WIDTH
     drawn = Table(box=SIMPLE, padding=0)
@@ -170,14 +170,14 @@ def table(found: Comparison) -> str:
         drawn.add_column(name, justify="left" if label else "right", no_wrap=not label, overflow="fold")
     for row in zip(*columns.values(), strict=True):
         drawn.add_row(*map(Text, row))
-    file = StringIO()  # so that a file gets what a terminal does, without colours
+    file = StringIO()  # the same text for a terminal and a file, without colours
     console = Console(file=file, width=width)
     console.print(Text(caption(found)), drawn, *map(Text, [*footnotes(found), *explained(found)]), sep="\n")
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 
 def explained(found: Comparison) -> list[str]:
-    """What columns mean that a title does not say."""
+    """Explain the columns whose names do not say what they mean."""
     lines = ["per MB: per megabyte sent up and down.  major: always answering each client's commonest class."]
     if found.target is not None:
         goal = f"{100 * found.target:g} %" if found.choice.built_in else f"{found.target:g}"
@@ -186,7 +186,7 @@ def explained(found: Comparison) -> list[str]:
 
 
 def markdown(found: Comparison) -> str:
-    """The comparison as a Markdown table."""
+    """Format the comparison as a Markdown table."""
     columns = cells(found)
     lines = [list(columns), ["---" if name == "method" else "---:" for name in columns]]
     lines += [
@@ -198,7 +198,7 @@ def markdown(found: Comparison) -> str:
 
 
 def latex(found: Comparison) -> str:
-    """A table for the booktabs package."""
+    """Format the comparison as a LaTeX table for the booktabs package."""
     columns = cells(found)
     rows = [" & ".join(escaped(cell) for cell in row) + r" \\" for row in zip(*columns.values(), strict=True)]
     notes = [escaped(line) for line in [*footnotes(found), *explained(found)]]
@@ -222,7 +222,7 @@ def latex(found: Comparison) -> str:
 
 
 def comma_separated(found: Comparison) -> str:
-    """Every number as it is, as a share; what the caption says is in columns of its own."""
+    """Format the comparison as CSV: numbers are not rounded, and what the caption says has columns of its own."""
     choice, file = found.choice, StringIO()
     rows = []
     for row in found.rows:
@@ -269,31 +269,34 @@ FORMATS = {"table": table, "markdown": markdown, "csv": comma_separated, "latex"
 
 
 def shown(value: float | None, share: bool, sign: str = "") -> str:
-    """``±1.25`` of the share 0.0125, which is shown in %, and as it is of other numbers; a dash where there is none."""
+    """Format a number, with a sign before it; a dash where there is none.
+
+    A ``share`` is shown in %: 0.0125 becomes ``1.25``; other numbers as they are.
+    """
     if value is None:
         return "-"
     return f"{sign}{100 * value:.2f}" if share else f"{sign}{value:.4f}"
 
 
 def signed(spread: Spread | None, share: bool) -> str:
-    """A mean difference with its sign."""
+    """Format a mean difference with its sign; a dash where there is none."""
     return "-" if spread is None else f"{100 * spread.mean:+.2f}" if share else f"{spread.mean:+.4f}"
 
 
 def chance(spread: Spread | None) -> str:
-    """The p value of a difference; a dash where there is none."""
+    """Format the p value of a difference; a dash where there is none."""
     if spread is None or (p := spread.p) is None:
         return "-"
     return f"{p:.3f}" if p >= 0.001 else "<0.001"
 
 
 def brief(value: float) -> str:
-    """A number in three digits, or whole if it has more."""
+    """Format a number in three digits, or as an integer if that has more."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def reached(row: Row) -> str:
-    """The round, or how many runs came so far."""
+    """Format the mean round in which a row's runs reach the target, or how many did if not all."""
     found = row.reached
     if found is None:
         return "-"
@@ -301,7 +304,7 @@ def reached(row: Row) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as LaTeX has it."""
+    """Escape a text for LaTeX."""
     marks = {
         "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
         "±": r"$\pm$", "<": r"$<$", ">": r"$>$", **{mark: f"\\{mark}" for mark in "_%&#$"},

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a live display on a terminal, plain lines elsewhere."""
+"""Displays of a run's progress: live bars on a terminal, plain lines elsewhere; and the final table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from protea.runs.result import Result
 
 
 class Quiet(Observer):
-    """Shows nothing.  Also the frame of the others."""
+    """A display that shows nothing, and the base of the other displays."""
 
     def __init__(self, console: Console, title: str, experiment: Experiment) -> None:
         self.console, self.title, self.experiment, self.rounds = console, title, experiment, experiment.rounds
@@ -46,6 +46,7 @@ class Quiet(Observer):
         return None
 
     def complain(self, record: Record) -> None:
+        """Print why clients were left out of a round."""
         for why in record.failures.values():
             self.console.print(
                 f"  left out: {why.strip().splitlines()[0]}", soft_wrap=True, highlight=False, markup=False
@@ -53,17 +54,17 @@ class Quiet(Observer):
 
 
 class Lines(Quiet):
-    """One line per round, for log files."""
+    """A display of one line per round, for log files."""
 
     def __init__(self, console: Console, title: str, experiment: Experiment) -> None:
         super().__init__(console, title, experiment)
         self.begun = time.perf_counter()
-        self.ends: list[float] = []  # of rounds
+        self.ends: list[float] = []  # times at which rounds ended, in seconds
 
     def round(self, record: Record) -> None:
         self.ends.append(time.perf_counter())
         passed = self.ends[-1] - self.begun
-        # The first round has the start-up in it; from the second on, rounds are timed by themselves.
+        # The time of the first round includes the start-up; from the second on, rounds are timed without it.
         each = (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1) if len(self.ends) > 1 else passed
         left = each * (self.rounds - record.round)
         loss = "-" if record.loss is None else f"{record.loss:.3f}"
@@ -77,7 +78,7 @@ class Lines(Quiet):
 
 
 class Json(Quiet):
-    """The lines of ``metrics.jsonl`` on standard output."""
+    """A display that writes the lines of ``metrics.jsonl`` to standard output."""
 
     def round(self, record: Record) -> None:
         for line in record.lines():
@@ -86,7 +87,7 @@ class Json(Quiet):
 
 
 class Live(Quiet):
-    """Rounds, clients of the current round, accuracy, and time left."""
+    """A display of two bars, rounds and client jobs of the current round, with accuracy and time left."""
 
     def __init__(self, console: Console, title: str, experiment: Experiment) -> None:
         super().__init__(console, title, experiment)
@@ -133,7 +134,7 @@ COLUMNS = {
 
 
 def results(console: Console, found: Sequence[Result]) -> None:
-    """The final table: each run by its protocol, and the majority-class predictor on the same split."""
+    """Print the final table: each run's results, and the majority-class predictor's on the same split."""
     table = Table(
         title=f"Accuracy in % on the {SCOPES['own']}, {PROTOCOLS[found[0].summary['made']['protocol']]}",
         title_justify="left",

@@ -124,7 +124,7 @@ def serve(
 
 
 class Screen:
-    """The status on a terminal, lines of news elsewhere."""
+    """A coordinator's screen: a live table of the status on a terminal, lines of news elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -139,10 +139,12 @@ class Screen:
         self.stop()
 
     def stop(self) -> None:
+        """End the live table; its last state stays on the terminal."""
         if self.live is not None:
             self.live.stop()
 
     def show(self, status: Status, news: str | None) -> None:
+        """Print a line of news, if there is one, and update the live table."""
         if news is not None:
             say(self.console, news)
         if self.live is not None:
@@ -150,7 +152,7 @@ class Screen:
 
 
 def pictured(status: Status) -> Group:
-    """The status as a table."""
+    """Draw the status: a line on the round, and a table of the sites."""
     accuracy = "" if status.accuracy is None else f", accuracy {100 * status.accuracy:.1f} %"
     table = Table(box=SIMPLE)
     for column in ("site", "connected", "model", "last", "accuracy", "refused"):
@@ -159,10 +161,11 @@ def pictured(status: Status) -> Group:
         there = "removed" if site.removed else "yes" if site.connected else "no"
         own = "" if site.accuracy is None else f"{100 * site.accuracy:.1f} %"
         row = [site.name, there, site.model, site.said, own, str(site.refused)]
-        table.add_row(*(Text(cell) for cell in row))  # not markup: part of it was sent
+        table.add_row(*(Text(cell) for cell in row))  # plain text, no markup: sites sent part of it
     head = Text(f"Round {status.round} of {status.task.rounds}{accuracy}: {status.doing}")
     return Group(head, table)
 
 
 def say(console: Console, text: str) -> None:
+    """Print plain text, neither wrapped nor marked up."""
     console.print(text, soft_wrap=True, highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""``protea predict``: what a trained client answers for new samples.  ``protea site predict`` shows the same."""
+"""``protea predict``: predictions of a trained client for new samples; ``protea site predict`` shows them so too."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # imported when the command is called
     from protea.runs.predictions import Predictions
     from protea.runs.run import Run
 
-SHOWN = 10  # rows of predictions, and pairs of confused classes
-NARROW = 6  # classes whose probabilities have columns of their own on the screen
+SHOWN = 10  # at most so many rows of predictions, and pairs of confused classes
+NARROW = 6  # up to so many classes, the probability of each has a column on the screen
 WIDTH = 80  # columns of a screen
 
 SamplesPath = Annotated[
@@ -107,7 +107,7 @@ def refuse_without_models(directory: Path) -> None:
 
 @contextmanager
 def progress(samples: int) -> Iterator[Callable[[int], object]]:
-    """Show a bar on a terminal, which is gone in the end; elsewhere nothing."""
+    """Show a progress bar on a terminal, removed at the end; yield a function that takes the samples done so far."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("samples", total=samples)

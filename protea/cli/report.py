@@ -33,8 +33,8 @@ def report(paths: Runs, out: Out = None, figures: Figures = None, form: Format =
 def write_report(
     console: Console, runs: list[Path], out: Path | None = None, figures: Path | None = None, form: str = "pdf"
 ) -> None:
-    """Write the page, into the first of the runs if not told where to."""
-    # Here, since they take a second to load and no other command needs them.
+    """Write the HTML page, and figures if asked for; without ``out``, into the directory of the first run."""
+    # Imported here: it takes a second, and no other command needs it.
     from protea.report.content import content, read
     from protea.report.page import page
 

@@ -74,7 +74,7 @@ def reproduce(
 
 
 def announce(console: Console, asked: Plan) -> None:
-    """What will be run, and what cannot be."""
+    """Print what will be run, and what cannot be."""
     preset = asked.preset
     say(console, f"{preset.name}: {preset.shows}")
     say(console, preset.paper)
@@ -93,6 +93,7 @@ def announce(console: Console, asked: Plan) -> None:
 
 
 def estimate(console: Console, asked: Plan, keep: bool) -> None:
+    """Print how long the unfinished runs will take here, and the disk space of their models."""
     found = costs(asked.open)
     seconds = sum(cost.seconds for cost in found.values())
     sizes = [cost.bytes for cost in found.values()]
@@ -105,13 +106,14 @@ def estimate(console: Console, asked: Plan, keep: bool) -> None:
 
 
 def agreed() -> bool:
+    """Ask on the terminal whether to start."""
     if not sys.stdin.isatty():
         raise ConfigError("There is no terminal to ask on whether to start.  Add --yes.")
     return typer.confirm("Start?")
 
 
 def screens(console: Console, count: int) -> RunScreen:
-    """A display for each run, with how many there are."""
+    """Return a function that makes a display for each run, titled with its number out of ``count``."""
     numbers = itertools.count(1)
     kind: type[display.Quiet] = display.Live if console.is_terminal else display.Lines
 
@@ -122,7 +124,7 @@ def screens(console: Console, count: int) -> RunScreen:
 
 
 def finish(console: Console, results: TableResults, place: Path) -> None:
-    """Show both tables and write them, if there is anything to show."""
+    """Print the paper's numbers beside ours and write ``table.md``, if any run has finished."""
     if not results.readers:
         return
     for measure in results.plan.preset.numbers:
@@ -139,6 +141,7 @@ def finish(console: Console, results: TableResults, place: Path) -> None:
 
 
 def side_by_side(results: TableResults, measure: Measure) -> Table:
+    """Lay out the paper's numbers, ours, and their difference."""
     table = Table(box=SIMPLE, padding=0)
     for column in ("cell", "row"):
         table.add_column(column)
@@ -153,7 +156,7 @@ def side_by_side(results: TableResults, measure: Measure) -> Table:
 
 
 def duration(seconds: float) -> str:
-    """For people: ``40 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
+    """Format a duration for people: ``40 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
     for unit, length, digits in (("days", 86400, 1), ("h", 3600, 1), ("min", 60, 0)):
         if seconds >= length:
             return f"{seconds / length:.{digits}f} {unit}"
@@ -161,9 +164,11 @@ def duration(seconds: float) -> str:
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
+    """Print plain text, neither wrapped nor marked up."""
     console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)
 
 
 def warn(console: Console, text: str) -> None:
+    """Print a warning, unless it is empty."""
     if text:
         say(console, text, "yellow")

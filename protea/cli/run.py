@@ -94,13 +94,13 @@ def resume(
 
 
 def with_method(base: Experiment, name: str) -> Experiment:
-    """The same experiment with another method at its defaults."""
+    """Return the same experiment with another method, its settings at their defaults."""
     table = {**to_table(base), "method": name}
     return replace(base, method=experiment_from_table(table, f"--beside {name}").method)
 
 
 def start(each: Experiment, path: Path, again: bool, console: Console, observers: list[Observer]) -> Result:
-    """Run it; or ``again``, where it has begun, go on, and where it has ended, say so."""
+    """Run an experiment in a new directory; with ``again``, resume the run there, or say that it has ended."""
     if not again:
         RunDirectory.refuse_taken(path)
     run = runs.Run(each, path, observers=observers)
@@ -111,7 +111,7 @@ def start(each: Experiment, path: Path, again: bool, console: Console, observers
 
 
 def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> display.Quiet:
-    """The display that fits where the output goes."""
+    """Make the display that fits the options and the console: live bars, lines, JSON, or none."""
     kind: type[display.Quiet] = display.Live if console.is_terminal else display.Lines
     if quiet or as_json:
         kind = display.Json if as_json else display.Quiet
@@ -120,7 +120,7 @@ def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> di
 
 @contextmanager
 def interruptible(directory: Path) -> Iterator[None]:
-    """Ctrl-C, and a client that fails, say how to go on."""
+    """Say how to resume the run after Ctrl-C or when a client has failed."""
     try:
         yield
     except ClientError as error:
@@ -136,6 +136,7 @@ def interruptible(directory: Path) -> Iterator[None]:
 
 
 def finish(console: Console, found: list[Result], as_json: bool) -> None:
+    """Print the results of the runs, and where their records are."""
     if as_json:
         for result in found:
             sys.stdout.write(

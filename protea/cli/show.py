@@ -16,7 +16,7 @@ from protea.models.architectures import count_parameters
 from protea.runs.setup import prepare
 from protea.studies.preview import seconds, traffic
 
-SHOWN = 20  # clients and classes; more are summed up
+SHOWN = 20  # at most so many clients and classes; the others are summed up
 
 
 def show(config_file: Config, changes: Changes = None) -> None:
@@ -25,6 +25,7 @@ def show(config_file: Config, changes: Changes = None) -> None:
 
 
 def show_experiment(console: Console, experiment: Experiment) -> None:
+    """Print the settings of an experiment, its data and models, and the estimated bytes and time of a round."""
     factory = prepare(experiment)
     console.rule("Settings")
     console.print(experiment_to_toml(experiment), highlight=False, markup=False)
@@ -52,7 +53,7 @@ def show_experiment(console: Console, experiment: Experiment) -> None:
 
 
 def clients(factory: ClientFactory) -> Table:
-    """Samples and classes of each client."""
+    """Lay out the samples and classes of each client."""
     data, names = factory.data, factory.data.dataset.names
     counts = data.class_counts()
     table = Table(
@@ -77,7 +78,7 @@ def clients(factory: ClientFactory) -> Table:
 
 
 def architectures(factory: ClientFactory, models: list[SplitModel]) -> Table:
-    """Parameters of each architecture, and how many clients have it."""
+    """Lay out the parameters of each architecture, and how many clients have it."""
     table = Table(box=SIMPLE, title="Parameters", title_justify="left")
     table.add_column("architecture")
     for column in ("body", "adapter", "head", "clients"):

@@ -168,8 +168,7 @@ def predict(
 
 
 def open_bundle(directory: Path, bundle: Path) -> None:
-    """Put a bundle into the site's directory; one of another site or federation is not put over it."""
-
+    """Unpack a bundle into the site's directory; refuse one of another site or federation than the one there."""
     directory.mkdir(parents=True, exist_ok=True)
     taken = f"{directory} takes part in a federation just now.  Stop that first, or leave out {bundle}."
     with hold_lock(directory / ".lock", taken):
@@ -177,7 +176,7 @@ def open_bundle(directory: Path, bundle: Path) -> None:
 
 
 def put_in(directory: Path, bundle: Path) -> None:
-    """The same, once nobody else works on the directory."""
+    """Unpack a bundle while the directory's lock is held; put the state of a former task aside."""
     from protea.network import task as tasks
     from protea.network.trust.bundles import Bundle, open_bundle, read_bundle, read_invitation
 
@@ -192,6 +191,7 @@ def put_in(directory: Path, bundle: Path) -> None:
             )
         state = directory / "state"
         if state.exists() and old.task.mark() != tasks.parse_task(new["task.toml"].decode(), str(bundle)).mark():
-            aside = state.rename(unused_path(directory, "state-before"))  # rounds begin anew, and a model may not fit
+            # Rounds restart from the first, and the old model may not fit the new task.
+            aside = state.rename(unused_path(directory, "state-before"))
             say(Console(), f"The task has changed: what was trained for the former one is in {aside}.")
     open_bundle(bundle, there)

@@ -1,4 +1,4 @@
-"""``protea sweep``: a grid of runs, or a search, that goes on where it stopped."""
+"""``protea sweep``: a grid of runs, or a search; called again, it goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from protea.studies.grid import SweepRun, SweepSource, grid
 from protea.studies.search import TriedRun, prepare_search, ranking, search
 from protea.studies.sweep import Sweep, SweepOutcome, begin, held, play
 
-QUARTERS = 4  # of a run; each is a line in a log file
-SHOWN = 5  # runs at the end of a search
+QUARTERS = 4  # of a run: a log file has a line after each
+SHOWN = 5  # best runs that are listed at the end of a search
 
 
 def sweep(
@@ -89,7 +89,7 @@ def sweep(
 
 
 def conclude(console: Console, path: Path, found: list[SweepOutcome]) -> None:
-    """The table of results over seeds, and the command that makes others."""
+    """Print the comparison of the runs over seeds, and the command that makes other tables."""
     ended = list(dict.fromkeys(path / outcome.entry.name for outcome in found if outcome.summary is not None))
     if not ended or console.quiet:
         return
@@ -97,7 +97,7 @@ def conclude(console: Console, path: Path, found: list[SweepOutcome]) -> None:
         numbers = compare(ended, anyway=True)
         console.out(table(numbers), end="", highlight=False)
         notes, warnings = numbers.notes, numbers.warnings
-    except ConfigError as error:  # the runs share no number
+    except ConfigError as error:  # there is no number that all runs have
         notes, warnings = [str(error)], []
     for note in notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
@@ -107,7 +107,7 @@ def conclude(console: Console, path: Path, found: list[SweepOutcome]) -> None:
 
 
 def announce(console: Console, path: Path, source: SweepSource, tried: list[TriedRun]) -> None:
-    """The best runs by validation accuracy; of the best one the test accuracy too, and its settings as a command."""
+    """Print the best runs by validation accuracy, and the test accuracy and settings of the very best."""
     ranked = ranking(tried)
     if not ranked:
         return
@@ -124,7 +124,7 @@ def announce(console: Console, path: Path, source: SweepSource, tried: list[Trie
 
 
 def complain(path: Path, failed: dict[str, str], again: str) -> None:
-    """The errors of runs that failed, on standard error."""
+    """Print the errors of failed runs on standard error."""
     console = Console(stderr=True)
     console.print(f"{len(failed)} failed:", style="bold red", highlight=False)
     for name, error in failed.items():
@@ -135,18 +135,18 @@ def complain(path: Path, failed: dict[str, str], again: str) -> None:
 
 
 def brief(error: str) -> str:
-    """The line of an error that says most: of a traceback the last one."""
+    """Return the line of an error that says most: the last one of a traceback."""
     lines = error.strip().splitlines()
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
 class SweepQuiet:
-    """Shows nothing, but counts.  Also the frame of the others."""
+    """A display that only counts runs, and the base of the other displays of sweeps."""
 
     def __init__(self, console: Console, total: int) -> None:
         self.console, self.total = console, total
         self.done = self.failed = 0
-        self.seconds: list[float] = []  # of runs that have ended
+        self.seconds: list[float] = []  # that each ended run took
         self.entry: SweepRun | None = None  # the one that is running
         self.started = 0.0
 
@@ -173,7 +173,7 @@ class SweepQuiet:
 
     @property
     def state(self) -> str:
-        """``3/20 done, 1 failed, about 2 min left``."""
+        """Describe the progress: ``3/20 done, 1 failed, about 2 min left``."""
         parts = [f"{self.done}/{self.total} done"]
         if self.failed:
             parts.append(f"{self.failed} failed")
@@ -183,7 +183,7 @@ class SweepQuiet:
         return ", ".join(parts)
 
     def left(self) -> float | None:
-        """Seconds, as long as the runs so far took; None before the first has ended, and at the end."""
+        """Estimate the seconds left from the runs so far; None before the first has ended, and at the end."""
         count = self.total - self.done - self.failed
         if not self.seconds or not count:
             return None
@@ -192,7 +192,7 @@ class SweepQuiet:
         return each * (count - 1) + max(each - passed, 0.0)
 
     def result(self, outcome: SweepOutcome) -> str:
-        """One line on a run that has ended."""
+        """Describe in one line a run that has ended."""
         if outcome.summary is None:
             return f"{outcome.entry.name}  failed: {brief(outcome.error)}"
         summary = outcome.summary
@@ -200,7 +200,7 @@ class SweepQuiet:
 
 
 class SweepLines(SweepQuiet):
-    """A line when a run starts, at its quarters, and when it ends, for log files."""
+    """A display for log files: a line when a run starts, at each quarter, and when it ends."""
 
     def say(self, text: str) -> None:
         self.console.print(f"{text}  ({self.state})", soft_wrap=True, highlight=False, markup=False)
@@ -221,7 +221,7 @@ class SweepLines(SweepQuiet):
 
 
 class SweepLive(SweepQuiet):
-    """Two bars, the sweep's and the run's, below a line for every run that has ended."""
+    """A display for terminals: a line for every run that has ended, above bars for the sweep and the run."""
 
     def __init__(self, console: Console, total: int) -> None:
         super().__init__(console, total)
@@ -265,14 +265,14 @@ class SweepLive(SweepQuiet):
 
 
 def board(console: Console, total: int, quiet: bool) -> SweepQuiet:
-    """The display that fits where the output goes."""
+    """Make the display that fits the console: live bars, lines, or none."""
     if quiet:
         return SweepQuiet(console, total)
     return (SweepLive if console.is_terminal else SweepLines)(console, total)
 
 
 def duration(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``3.5 h``."""
+    """Format a duration: ``45 s``, ``12 min``, ``3.5 h``."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,6 +1,6 @@
-"""Other programs that keep a run's numbers: TensorBoard and MLflow, both in local files.
+"""Trackers: programs that record a run's numbers.  TensorBoard and MLflow are built in, both with local files.
 
-Nothing of these programs is imported unless it is asked for.  An own tracker is a class like these, named in ``--log``
+Their packages are imported only when asked for.  An own tracker is a class like these, named in ``--log``
 as ``package.module:name`` or by an entry point of the group ``protea.trackers``.
 """
 
@@ -26,19 +26,19 @@ from protea.runs.settings_diff import flat
 
 
 class Tracker(Observer):
-    """An observer that is fed the numbers of each round by names such as ``test/head/weighted``."""
+    """An observer that is given the numbers of each round under names such as ``test/head/weighted``."""
 
-    package: ClassVar[str] = ""  # that must be installed, which is also the extra that brings it
+    package: ClassVar[str] = ""  # the package it needs, also the name of the extra that installs it
 
     def open(self, run: Run, directory: Path) -> None:
-        """Begin; the run's directory is there."""
+        """Prepare for the first round; the run's directory exists."""
 
     def log(self, round: int, numbers: Mapping[str, float]) -> None:
-        """Keep the numbers of one round."""
+        """Record the numbers of one round."""
         raise NotImplementedError
 
     def close(self, run: Run, accuracy: float | None) -> None:
-        """End; ``accuracy`` is the headline of a run that came to its end."""
+        """Finish; ``accuracy`` is the headline number of a run that ended, None for one that was interrupted."""
 
     def started(self, run: Run) -> None:
         if run.directory is None:
@@ -55,7 +55,7 @@ class Tracker(Observer):
 
 
 class TensorBoard(Tracker):
-    """Event files in ``DIRECTORY/tensorboard``; ``tensorboard --logdir runs`` shows all runs."""
+    """A tracker that writes event files to ``DIRECTORY/tensorboard``; ``tensorboard --logdir runs`` shows all runs."""
 
     package = "tensorboard"
 
@@ -69,7 +69,7 @@ class TensorBoard(Tracker):
     def log(self, round: int, numbers: Mapping[str, float]) -> None:
         for name, value in numbers.items():
             self.writer.add_scalar(name, value, round)
-        self.writer.flush()  # whoever watches sees the round at once
+        self.writer.flush()  # so that TensorBoard shows the round at once
 
     def close(self, run: Run, accuracy: float | None) -> None:
         if accuracy is not None:
@@ -78,7 +78,10 @@ class TensorBoard(Tracker):
 
 
 class MLflow(Tracker):
-    """A run in ``mlflow.db`` beside the run directory; ``mlflow ui --backend-store-uri sqlite:///runs/mlflow.db``."""
+    """A tracker that adds a run to ``mlflow.db`` beside the run directory.
+
+    ``mlflow ui --backend-store-uri sqlite:///runs/mlflow.db`` shows all runs.
+    """
 
     package = "mlflow"
 
@@ -86,7 +89,7 @@ class MLflow(Tracker):
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
 
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it reports every table that it makes
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # else it reports every database table it makes
         self.metric, beside = Metric, directory.absolute().parent
         self.client: Any = MlflowClient(tracking_uri=f"sqlite:///{beside / 'mlflow.db'}")
         found = self.client.get_experiment_by_name("protea")
@@ -94,7 +97,7 @@ class MLflow(Tracker):
         made = self.client.create_run(group, run_name=directory.name, tags={"method": method_label(run.setup.method)})
         self.run: str = made.info.run_id
         settings = [Param(name, str(value)) for name, value in flat(to_table(run.experiment)).items()]
-        for start in range(0, len(settings), 100):  # its limit for one call
+        for start in range(0, len(settings), 100):  # MLflow takes at most 100 in one call
             self.client.log_batch(self.run, params=settings[start : start + 100])
 
     def log(self, round: int, numbers: Mapping[str, float]) -> None:
@@ -109,8 +112,8 @@ class MLflow(Tracker):
 
 
 def make_trackers(names: Sequence[str]) -> list[Observer]:
-    """The trackers of these names; one that there is not, or that is not installed, is refused."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read at import; nothing is to leave this machine
+    """Make the trackers of these names; refuse those that do not exist or whose package is not installed."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read at import; nothing may leave this machine
     found: list[Observer] = []
     for name in dict.fromkeys(names):
         try:

@@ -1,4 +1,4 @@
-"""Clients that stay away or come too late by chance: the faults of an experiment, drawn round by round."""
+"""Simulated faults: clients that drop out of a round or reply too late, drawn by chance for every round."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Absence = Literal["dropped out", "late", "quarantined"]
 
 
 def draw_absences(faults: Faults, clients: Sequence[int], count: int, rng: Streams) -> dict[int, Absence]:
-    """Draw who of these clients, of ``count`` in all, is away in a round.
+    """Draw which of the participating ``clients`` drop out of a round or reply too late.
 
-    What happens to one client does not depend on who else takes part.
+    ``count`` is the number of all clients: one number is drawn for each of them, so that what happens to one client
+    does not depend on who else takes part.
     """
     if faults == Faults():
         return {}

@@ -1,4 +1,4 @@
-"""What the server asks of clients, what they answer, and what carries both."""
+"""Jobs that the server gives to clients, their replies, and the protocol of the engine that carries both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JobKind = Literal["train", "evaluate", "answer", "look"]  # answer: on the share
 
 @dataclass(frozen=True)
 class Job:
-    """One task for one client.  ``down`` is a packed payload, empty if there is none."""
+    """One task for one client in one round.  ``down`` is the packed payload sent along; empty if there is none."""
 
     task: JobKind
     round: int
@@ -24,13 +24,13 @@ class Job:
 
     @cached_property
     def size(self) -> int:
-        """Bytes of the tensors that go to the client."""
+        """Bytes of the tensors that are sent to the client."""
         return nbytes(self.down)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a job.  A client that fails is a value too: ``error`` says how."""
+    """The result of a job.  A client that fails gives a reply too, whose ``error`` says what went wrong."""
 
     client: int
     round: int
@@ -38,11 +38,11 @@ class Reply:
     samples: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
-    process: int = 0  # that the client is in
-    memory: int = 0  # most bytes that this process ever had
+    process: int = 0  # id of the process that the client ran in; 0 = unknown
+    memory: int = 0  # peak memory of that process, in bytes
     error: str | None = None
-    refused: bool = False  # the error is that what came could not be read
-    away: bool = False  # the error is that nothing came
+    refused: bool = False  # the error: what the client sent could not be read
+    away: bool = False  # the error: the client sent nothing
 
     @cached_property
     def size(self) -> int:
@@ -54,24 +54,27 @@ Watch = Callable[[Reply], None]
 
 
 def ignore(reply: Reply) -> None:
-    """Watch nothing."""
+    """Do nothing with a reply: the default of every ``watch`` argument."""
 
 
 class JobEngine(Protocol):
-    """Carries jobs to clients and replies back: all that the round loop knows of an engine."""
+    """An engine as the round loop sees it: it carries jobs to clients and their replies back."""
 
     def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
-        """Run the jobs; one reply each, ordered by client.  ``watch`` sees replies as they come."""
+        """Run the jobs and return one reply for each, ordered by client.
+
+        ``watch`` is called with every reply as soon as it arrives.
+        """
         ...
 
     def save(self, directory: Path) -> None:
-        """Write the state of every client that has one."""
+        """Write the state of every client that has one into a checkpoint's directory."""
         ...
 
     def load(self, directory: Path) -> None:
-        """Let clients go on from what :meth:`save` wrote."""
+        """Restore the clients from what :meth:`save` wrote."""
         ...
 
     def close(self) -> None:
-        """Give back processes, files and connections."""
+        """Release the engine's processes, files and connections."""
         ...

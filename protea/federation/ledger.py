@@ -1,4 +1,4 @@
-"""What adds up over rounds: the bytes that travelled, and uploads in a row that were refused."""
+"""Counts kept over all rounds: the bytes sent each way, and each client's refused uploads in a row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protea.federation.record import ClientBytes, Record
 
 @dataclass(frozen=True)
 class Ledger:
-    """Bytes that each client has sent and was sent since the first round, and its refusals in a row."""
+    """Bytes sent by (``up``) and to (``down``) each client since the first round, and its refused uploads in a row."""
 
     max_refusals: int  # in a row, then the client is quarantined; 0 = never
     up: Counter[int] = field(default_factory=Counter)
@@ -21,7 +21,7 @@ class Ledger:
 
     @classmethod
     def of(cls, records: Iterable[Record], max_refusals: int) -> Ledger:
-        """The ledger as it was after these rounds."""
+        """Rebuild the ledger as it was after these rounds."""
         ledger = cls(max_refusals)
         for record in records:
             for each in record.clients:
@@ -32,23 +32,29 @@ class Ledger:
         return ledger
 
     def count_bytes(self, jobs: Sequence[Job], replies: Sequence[Reply]) -> None:
-        """Add what travelled in a round: only training counts, since evaluation is for us who watch."""
+        """Add the bytes of a round's training jobs and replies.
+
+        Evaluation is not counted: it serves whoever watches the experiment, and is no part of the method.
+        """
         for job in jobs:
             self.down[job.client] += job.size
         for reply in replies:
             self.up[reply.client] += reply.size
 
     def count_refusals(self, asked: Iterable[int], refused: Iterable[int]) -> None:
-        """Add one for each client whose upload was refused; a good upload wipes the slate."""
+        """Add one for each client whose upload was refused, and set every other client that was asked to 0."""
         refused = set(refused)
         for client in asked:
             self.refusals[client] = self.refusals[client] + 1 if client in refused else 0
 
     def bytes_of(self, job: Job, replies: Sequence[Reply]) -> ClientBytes:
-        """What travelled to and from a client in a round that is counted, and since the first round."""
+        """Return one client's bytes: those of the round's ``job`` and ``replies``, and those since the first round.
+
+        The round must have been counted before, by :meth:`count_bytes`.
+        """
         up = sum(reply.size for reply in replies)
         return ClientBytes(up, job.size, self.up[job.client], self.down[job.client])
 
     def quarantined(self, client: int) -> bool:
-        """Whether so many uploads in a row were refused that the client is asked no more."""
+        """Return whether so many uploads in a row were refused that the client is no longer asked to train."""
         return 0 < self.max_refusals <= self.refusals[client]

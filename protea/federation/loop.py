@@ -31,7 +31,10 @@ GROUP = 64  # clients whose answers on the shared test set are in memory at once
 
 
 class QuorumError(ClientError):
-    """A round has fewer uploads than it needs; ``refused`` are the clients whose upload was not as declared."""
+    """A round that got fewer usable uploads than it needs, or any failure where none is allowed.
+
+    ``refused`` are the clients whose upload was not what the method declares.
+    """
 
     def __init__(self, message: str, refused: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -39,7 +42,10 @@ class QuorumError(ClientError):
 
 
 class Federation:
-    """A method, an engine that reaches the clients, and a server."""
+    """The round loop: a method, played by a server and by the clients that an engine reaches.
+
+    :meth:`run` yields one :class:`Record` for each round.
+    """
 
     def __init__(
         self,
@@ -48,25 +54,26 @@ class Federation:
         server: Server,
         plan: FederationPlan,
         *,
-        test: Samples | None = None,  # shared by all
-        roster: Callable[[], Sequence[int]] | None = None,  # who can take part, asked before every round; else all
-        watch: Watch = ignore,  # told of every reply as it comes
+        test: Samples | None = None,  # the test set on which all clients and the server's model are evaluated
+        roster: Callable[[], Sequence[int]]
+        | None = None,  # called before every round: the clients within reach; None = all
+        watch: Watch = ignore,  # called with every reply as soon as it arrives
     ) -> None:
         self.method, self.engine, self.server, self.plan = method, engine, server, plan
         self.test, self.roster, self.watch = test, roster, watch
         self.inspection = Inspection(method, server, plan.limits, plan.filters)
         self.ledger = Ledger(plan.limits.quarantine)
         self.clients = plan.clients  # a federation over a network may grow
-        self.here: Sequence[int] = range(plan.clients)
+        self.here: Sequence[int] = range(plan.clients)  # clients within reach in this round
         self.started = False
-        self.peaks: dict[int, int] = {}  # memory of worker processes, by their ids
+        self.peaks: dict[int, int] = {}  # peak memory of worker processes in bytes, by process id
 
     def recall(self, records: Sequence[Record]) -> None:
-        """Take up what earlier rounds left: how much has travelled, and whose uploads were refused."""
+        """Restore the ledger of bytes and refusals from the records of earlier rounds, before a run is resumed."""
         self.ledger = Ledger.of(records, self.plan.limits.quarantine)
 
     def start(self) -> None:
-        """Let the method fill the server's memory, once."""
+        """Let the method initialise the server's memory; called again, do nothing."""
         if not self.started:
             self.started, self.server.rounds = True, self.plan.rounds
             with self._on_server("start"):
@@ -78,7 +85,7 @@ class Federation:
             yield self.play_round()
 
     def play_round(self) -> Record:
-        """One round: choose, train, aggregate, evaluate."""
+        """Play one round: choose clients, let them train, aggregate their uploads, evaluate."""
         self.start()
         self.server.round += 1
         this = self._choose()
@@ -93,7 +100,7 @@ class Federation:
     # The steps of a round, in order
 
     def _choose(self) -> Round:
-        """Who is there, who takes part, and who of these will not be heard."""
+        """Begin a round: find the clients within reach, sample participants, and draw which of these are absent."""
         server = self.server
         self.here = range(self.clients) if self.roster is None else self.roster()
         chosen = self._sample()
@@ -103,7 +110,7 @@ class Federation:
         return Round(chosen, absent, Judged(server.classes, server.dim, settings.rules, settings.metrics))
 
     def _train(self, this: Round) -> None:
-        """Have the clients train.  Those that gave no sign of life are not evaluated in this round."""
+        """Let the participants train.  Clients that sent nothing at all are not evaluated in this round either."""
         with this.clock("train"):
             this.jobs = self._jobs("train", this.asked)
             this.replies = self._ask(this.jobs)
@@ -112,7 +119,7 @@ class Federation:
         self.ledger.count_bytes(this.jobs, this.replies)
 
     def _aggregate(self, this: Round) -> None:
-        """Give the method those uploads that are as declared."""
+        """Check the uploads, and let the method aggregate those that are what it declares."""
         with this.clock("server"), self._on_server("aggregate"):
             found = self.inspection.accept(this.jobs, by_client(this.replies), this.absent)
             self._refuse_too_few(found, this.absent)
@@ -124,7 +131,7 @@ class Federation:
         self.ledger.count_refusals([client for client in this.chosen if client not in this.absent], found.refused)
 
     def _evaluate(self, this: Round) -> None:
-        """Judge clients on their own data, and now and then, with the server's model, on the shared test set."""
+        """Evaluate, in the rounds that are due, clients on their own samples and all models on the shared test set."""
         server, settings, judged = self.server, self.plan.evaluation, this.judged
         clients = self.here if settings.clients == "all" else this.chosen
         with this.clock("evaluate"):
@@ -140,7 +147,7 @@ class Federation:
                     self._judge("answer", clients[start : start + GROUP], judged.together, this.failures)
 
     def _recorded(self, this: Round) -> Record:
-        """The round in plain values."""
+        """Build the record of a finished round."""
         server, judged = self.server, this.judged
         return Record(
             round=server.round,
@@ -169,12 +176,12 @@ class Federation:
     # Parts of these steps
 
     def _sample(self) -> list[int]:
-        """Who of those that are there takes part in this round."""
+        """Sample this round's participants among the clients within reach, in ascending order."""
         rng, count = self.server.rng.at("round", self.server.round), participants(len(self.here), self.plan.fraction)
         return sorted(self.plan.sampler(self.here, count, self.server.round, rng))
 
     def _jobs(self, task: JobKind, clients: Sequence[int]) -> list[Job]:
-        """A job for each; clients that are sent the very same thing share one copy of it."""
+        """Make a job for each client.  Clients that are sent the very same object share one packed copy of it."""
         jobs, last, packed = [], None, pack(None)
         with self._on_server("broadcast"):
             for client in clients:
@@ -185,13 +192,13 @@ class Federation:
         return jobs
 
     def _ask(self, jobs: Sequence[Job], watch: Watch | None = None) -> list[Reply]:
-        """The engine's replies; their processes' memory is noted."""
+        """Run the jobs on the engine, and note the peak memory of the processes that replied."""
         replies = self.engine.map(jobs, watch or self.watch)
         self.peaks |= {reply.process: reply.memory for reply in replies if reply.process}
         return replies
 
     def _refuse_too_few(self, found: Accepted, absent: Mapping[int, Absence]) -> None:
-        """Raise where failures are not put up with, or too few uploads are left."""
+        """Raise :class:`QuorumError` if a client failed and that stops the run, or if too few uploads are usable."""
         if found.failures and self.plan.failures == "stop":
             raise QuorumError(next(iter(found.failures.values())), found.refused)
         if len(found.uploads) < self.plan.min_replies:
@@ -203,11 +210,14 @@ class Federation:
             )
 
     def _judge(self, task: JobKind, clients: Sequence[int], judge: Judged | Together, failures: dict[int, str]) -> None:
-        """Give each good reply to the judge, and the reasons against the others to ``failures``.
+        """Evaluate clients: give each good reply to the judge, and note in ``failures`` why others are not used.
 
-        Replies are read as they come, while clients are at work, and taken in the order of clients.
+        Replies are parsed as they arrive, while other clients are still at work, and counted in the order of clients,
+        so that sums of floats do not depend on timing.
         """
-        early: dict[int, tuple[Reply, Any]] = {}  # by the reply itself: an engine may give back another
+        early: dict[
+            int, tuple[Reply, Any]
+        ] = {}  # parsed replies by object id: an engine may return another object than it showed to watch
 
         def read(reply: Reply) -> Any:
             try:
@@ -236,7 +246,7 @@ class Federation:
             failures.setdefault(reply.client, why)
 
     def _clients(self, this: Round) -> list[ClientRecord]:
-        """A record for each client that was asked to train or was evaluated, in their order."""
+        """Build a record for each client that was asked to train or was evaluated, ordered by client."""
         scores, answers = this.judged.clients(), by_client(this.replies)
         found = {client: ClientRecord(**vars(each), client=client) for client, each in scores.items()}
         for job in this.jobs:
@@ -252,24 +262,27 @@ class Federation:
 
     @property
     def memory(self) -> int:
-        """The most bytes that each process ever had, of all that were heard of."""
+        """The sum of the peak memory of this process and of all worker processes that have replied, in bytes."""
         return sum((self.peaks | {os.getpid(): peak_memory()}).values())
 
     @contextmanager
     def _on_server(self, purpose: str) -> Iterator[None]:
-        """Draws of a server hook come from the stream ``server/round/12/aggregate``."""
+        """Run a server hook of the method, whose random draws come from a stream like ``server/round/12/aggregate``."""
         with torch_threads(self.plan.threads), self.server.rng.at("round", self.server.round).default(purpose):
             yield
 
     # Beside the rounds
 
     def prototypes(self) -> Any:
-        """The global prototypes as they are now; ``None`` for methods that have none."""
+        """Return the global prototypes as they are now; ``None`` for methods that have none."""
         with self._on_server("look"):
             return self.method.prototypes(self.method.broadcast(self.server, 0))
 
     def look(self) -> Named:
-        """All prototypes as they are now, and one client's features: what a report draws."""
+        """Collect what a report draws: global and local prototypes as they are now, and the features of one client.
+
+        The keys are ``global.NAME`` and ``CLIENT.NAME``.
+        """
         server, found = self.server, Named()
         if (known := self.prototypes()) is not None:
             found = {f"global.{name}": tensor for name, tensor in pack(known).items()}

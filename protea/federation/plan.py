@@ -1,4 +1,4 @@
-"""What a federation goes by: the settings of an experiment or of a task that the round loop needs."""
+"""The settings of an experiment, or of a task, that the round loop needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protea.filters.base import Filter
 
 @dataclass(frozen=True)
 class FederationPlan:
-    """What a federation goes by, from its first round to its last."""
+    """Settings of the round loop, fixed from the first round to the last."""
 
     clients: int
     rounds: int
@@ -21,8 +21,8 @@ class FederationPlan:
     evaluation: Evaluation = field(default_factory=Evaluation)
     failures: Literal["stop", "skip"] = "stop"
     min_replies: int = 1
-    quota: str = "min_replies; with 0 the round passes without them"  # what that setting is called, for a message
+    quota: str = "min_replies; with 0 the round passes without them"  # how min_replies is named in error messages
     filters: tuple[Filter, ...] = ()
     faults: Faults = field(default_factory=Faults)
     limits: Limits = field(default_factory=Limits)
-    threads: int = 1
+    threads: int = 1  # of torch, for the server's work

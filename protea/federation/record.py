@@ -20,7 +20,7 @@ Line = dict[str, Any]  # a line of metrics.jsonl; its "kind" is data, round or c
 
 @dataclass(frozen=True)
 class ClientData:
-    """What is known of a client before anything has happened."""
+    """A client before the first round: its model, and its samples counted by class."""
 
     client: int
     architecture: str
@@ -31,7 +31,7 @@ class ClientData:
     site: str | None = None  # its name, in a federation over a network
 
     def line(self) -> Line:
-        """The client as the line on the data has it."""
+        """Return the client as it stands in the first line of ``metrics.jsonl``."""
         site = {} if self.site is None else {"site": self.site}
         rest = {name: value for name, value in asdict(self).items() if name not in ("client", "site")}
         return {"client": self.client, **site, **rest}
@@ -45,21 +45,21 @@ class DataRecord:
     clients: list[ClientData] = field(default_factory=list)
 
     def line(self) -> Line:
-        """The record for ``metrics.jsonl``."""
+        """Return the first line of ``metrics.jsonl``."""
         return {"kind": "data", "round": 0, "classes": self.classes, "clients": [each.line() for each in self.clients]}
 
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> DataRecord:
-        """The record that :meth:`line` wrote."""
+        """Rebuild the record from what :meth:`line` wrote."""
         return _DATA.validate_python(dict(line))
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a round took; nothing here is the same in equal runs."""
+    """Time and memory of a round: the only values of a record that differ between equal runs."""
 
-    seconds: dict[str, float] = field(default_factory=dict)  # by what they were spent on
-    memory: int = 0  # most bytes that all processes together had so far
+    seconds: dict[str, float] = field(default_factory=dict)  # by step: train, server, evaluate
+    memory: int = 0  # peak memory so far, in bytes, summed over processes
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class ClientRecord(ClientScores):
     """One client in one round: what its training cost and what its evaluation found."""
 
     client: int = field(kw_only=True)
-    bytes: ClientBytes | None = field(default=None, kw_only=True)  # None for one that only was evaluated
+    bytes: ClientBytes | None = field(default=None, kw_only=True)  # None if it was only evaluated
     loss: float | None = field(default=None, kw_only=True)  # mean over its training steps; None without training
 
     @property
     def accuracy(self) -> float | None:
-        """By the method's own rule on the client's test samples."""
+        """The accuracy by the method's own rule on the client's test samples; None where it was not evaluated."""
         return self.accuracy_by()
 
     @property
@@ -91,11 +91,14 @@ class ClientRecord(ClientScores):
         return self.parts["test"].metrics if "test" in self.parts else {}
 
     def accuracy_by(self, rule: str = "method", part: str = "test") -> float | None:
-        """By any rule on any part of the client's samples; None where it was not evaluated so."""
+        """Return the accuracy by a rule on a part of the client's samples; None where it was not evaluated so."""
         return self.parts[part].accuracy(rule) if part in self.parts else None
 
     def line(self, round: int) -> Line:
-        """The client for ``metrics.jsonl``: ``test/head`` are the hits of the rule ``head`` on its test samples."""
+        """Return the client's line of ``metrics.jsonl``.
+
+        The key ``test/head`` holds the number of test samples that the rule ``head`` answers correctly.
+        """
         line: Line = {"kind": "client", "round": round, "client": self.client}
         if self.bytes is not None:
             line |= {"loss": self.loss, **vars(self.bytes)}
@@ -110,7 +113,7 @@ class ClientRecord(ClientScores):
 
     @classmethod
     def read(cls, line: Mapping[str, Any]) -> Self:
-        """The client that :meth:`line` wrote."""
+        """Rebuild the client's record from what :meth:`line` wrote."""
         parts = {}
         for name in PARTS:
             if f"{name}/samples" in line:
@@ -131,12 +134,13 @@ class ClientRecord(ClientScores):
 
 
 def _below(prefix: str, line: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the items whose name starts with a prefix, without it."""
     return ((name.removeprefix(prefix), value) for name, value in line.items() if name.startswith(prefix))
 
 
 @dataclass(frozen=True)
 class Record:
-    """One round.  All but ``cost`` is equal in equal runs."""
+    """The results of one round.  All but ``cost`` is equal in equal runs."""
 
     round: int
     participants: list[int]
@@ -154,7 +158,7 @@ class Record:
     total_down: int
     failures: dict[int, str]  # clients whose work is not in this round, and why
     refused: list[int]  # those of them whose upload was not as declared
-    absent: dict[int, str]  # clients that were not heard, by no fault in their work: dropped out, late, quarantined
+    absent: dict[int, str]  # clients left out through no fault in their work: dropped out, late, quarantined
     cost: Cost
     clients: list[ClientRecord]
     metrics: dict[str, MetricScore] = field(default_factory=dict)  # the user's own, on test samples, by name
@@ -162,7 +166,7 @@ class Record:
 
     @property
     def accuracy(self) -> float | None:
-        """By the method's own rule on the clients' test parts, every sample counting once."""
+        """The accuracy by the method's own rule on the clients' test samples, every sample counting once."""
         return self.test["method"].weighted if self.test else None
 
     @property
@@ -171,7 +175,7 @@ class Record:
         return frozenset(each.client for each in self.clients if "test" in each.parts)
 
     def line(self) -> Line:
-        """The round without its clients, for ``metrics.jsonl``."""
+        """Return the round's line of ``metrics.jsonl``, without its clients."""
         whole = asdict(replace(self, clients=[]))
         del whole["clients"]
         for name in ("metrics", "validation_metrics"):
@@ -180,20 +184,23 @@ class Record:
         return {"kind": "round", "accuracy": self.accuracy, **whole}
 
     def lines(self) -> list[Line]:
-        """The record for ``metrics.jsonl``: a line for the round, and one for each client that had a part in it."""
+        """Return all lines of ``metrics.jsonl``: one for the round, and one for each client that had a part in it."""
         return [self.line(), *(each.line(self.round) for each in self.clients)]
 
     @classmethod
     def read(cls, lines: Iterable[Mapping[str, Any]]) -> list[Record]:
-        """The records that :meth:`lines` wrote; the line on the data is passed over."""
+        """Rebuild the records from what :meth:`lines` wrote; the line on the data is skipped."""
         return read_metrics(lines)[1]
 
 
-EARLIER: Line = {"values": {}, "refused": [], "absent": {}}  # which runs of earlier versions did not write
+EARLIER: Line = {"values": {}, "refused": [], "absent": {}}  # keys that earlier versions did not write
 
 
 def read_metrics(lines: Iterable[Mapping[str, Any]], clients: bool = True) -> tuple[DataRecord, list[Record]]:
-    """All that a ``metrics.jsonl`` says; without ``clients``, whose lines are many, rounds have none."""
+    """Read all lines of a ``metrics.jsonl``.
+
+    With ``clients=False`` the lines of clients, which are many, are skipped, and the records have no clients.
+    """
     data, records = DataRecord(), list[Record]()
     for line in lines:
         if line["kind"] == "data":

@@ -1,4 +1,4 @@
-"""One round while it goes on."""
+"""The state of the round that is being played."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protea.federation.jobs import Job, Reply
 
 
 class Clock:
-    """Seconds by what they were spent on."""
+    """A stopwatch: ``with clock("train"):`` adds the seconds spent within to ``clock.seconds["train"]``."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -27,20 +27,20 @@ class Clock:
 
 @dataclass
 class Round:
-    """One round while it goes on: who takes part, what was asked, what came of it."""
+    """The round that is being played: its participants, their jobs and replies, and the evaluation so far."""
 
-    chosen: list[int]
-    absent: dict[int, Absence]
+    chosen: list[int]  # participants, ascending
+    absent: dict[int, Absence]  # participants whose work is not used, through no fault of it
     judged: Judged
     clock: Clock = field(default_factory=Clock)
     jobs: list[Job] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
-    failures: dict[int, str] = field(default_factory=dict)
-    refused: list[int] = field(default_factory=list)
+    failures: dict[int, str] = field(default_factory=dict)  # by client, why its work is not used
+    refused: list[int] = field(default_factory=list)  # clients whose upload is not what the method declares
 
     @property
     def asked(self) -> list[int]:
-        """The clients that train; what comes late is trained too, and not heard."""
+        """The clients that are asked to train: late ones train too, but their upload is not used."""
         return [client for client in self.chosen if self.absent.get(client) in (None, "late")]
 
     @property

@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Samplers: rules that choose which clients take part in a round."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from protea.core.rng import Streams
 
 
 class Sampler(Protocol):
-    """Chooses the clients of a round; a frozen dataclass whose fields are its settings."""
+    """A rule that chooses the participants of a round; a frozen dataclass whose fields are its settings."""
 
     def __call__(self, clients: Sequence[int], count: int, round: int, rng: Streams) -> Sequence[int]:
-        """Choose ``count`` of the clients that are there; ``rng`` is the server's stream of this round."""
+        """Choose ``count`` of the ``clients`` within reach; ``rng`` holds the server's random streams of this round."""
         ...
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Every client is as likely as any other, and none is chosen twice."""
+    """Uniform sampling without replacement: every client is as likely as any other."""
 
     def __call__(self, clients: Sequence[int], count: int, round: int, rng: Streams) -> Sequence[int]:
         order = torch.randperm(len(clients), generator=rng.generator("participants"))

@@ -1,4 +1,4 @@
-"""Which uploads reach a method's ``aggregate``: those that are just what was declared, and no others.
+"""The check of uploads: only those that are exactly what a method declares reach its ``aggregate``.
 
 An upload is checked once, whatever engine brought it:
 bytes -> well-formed? small enough? -> filters (reversed) -> declared? finite? not too long? -> ``method.check``.
@@ -26,16 +26,16 @@ from protea.filters.base import Filter, Passage, arrive_all
 
 @dataclass(frozen=True)
 class Accepted:
-    """Uploads that may be used, and why others may not."""
+    """Uploads that passed the check, and for each other client the reason why it has none."""
 
     uploads: list[Upload[Any]] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
-    refused: list[int] = field(default_factory=list)  # clients whose reply was not as declared
+    refused: list[int] = field(default_factory=list)  # clients whose reply is not what the method declares
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Checks what arrives for a method: the one place where an upload is believed or not."""
+    """The one check between what clients send and what a method aggregates."""
 
     method: Method[Any, Any]
     server: Server
@@ -45,7 +45,7 @@ class Inspection:
     def accept(
         self, jobs: Sequence[Job], answers: Mapping[int, Sequence[Reply]], absent: Mapping[int, Absence]
     ) -> Accepted:
-        """Sort the clients' answers to their jobs; good ones of ``absent`` clients came too late and are left out."""
+        """Check the reply to each job.  Good uploads of ``absent`` clients came too late and are left out."""
         found = Accepted()
         for job in jobs:
             try:
@@ -61,7 +61,7 @@ class Inspection:
         return found
 
     def payload(self, reply: Reply) -> Any:
-        """The upload in a reply, as the method declared it; :class:`PayloadError` if it is not that."""
+        """Return the upload in a reply; raise :class:`PayloadError` if it is not what the method declares."""
         method, server = self.method, self.server
         if reply.size > in_bytes(self.limits.upload):
             raise PayloadError(f"{reply.size:,} bytes arrived; limits.upload is {self.limits.upload}.")
@@ -86,7 +86,7 @@ class Inspection:
 
 
 def by_client(replies: Sequence[Reply]) -> dict[int, list[Reply]]:
-    """The replies of each client; an honest one sends one to each job."""
+    """Group replies by client.  An honest client sends one to each job; others may send more, or none."""
     found: dict[int, list[Reply]] = {}
     for reply in replies:
         found.setdefault(reply.client, []).append(reply)
@@ -94,7 +94,7 @@ def by_client(replies: Sequence[Reply]) -> dict[int, list[Reply]]:
 
 
 def the_reply_to(job: Job, own: Sequence[Reply]) -> Reply:
-    """The client's reply to a job, if there is one, only one, and it is of that round."""
+    """Return a client's reply to a job; raise unless there is exactly one, of that round and without an error."""
     if not own:
         raise ClientError(f"client {job.client}, round {job.round}: it did not answer.")
     if len(own) > 1:
@@ -109,7 +109,7 @@ def the_reply_to(job: Job, own: Sequence[Reply]) -> Reply:
 
 
 def refuse_infinite(server: Server) -> None:
-    """Raise if what the server remembers is not finite: a round must not go on from there."""
+    """Raise if a tensor in the server's memory holds nan or inf: no round can go on from there."""
     tensors, _ = server.memory.flat()
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():

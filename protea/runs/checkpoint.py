@@ -1,8 +1,8 @@
 """Checkpoints: the state of server and clients after a round, complete once ``state.json`` is in place.
 
 ``state.json`` has a checksum of every file of the checkpoint, of the run's settings and
-split, of the metrics and prototypes up to that round, and of itself.  What does not agree is not used.
-What was vouched for once is not looked at again: damage done meanwhile would be vouched for too.
+split, of the metrics and prototypes up to that round, and of itself.  A checkpoint whose files do not match is not
+used.  A file that an earlier checkpoint covers keeps its old checksum: computed anew, it would hide damage done since.
 
 No state of random generators is needed: every draw is a function of seed and name.
 """
@@ -27,11 +27,11 @@ METRICS = "metrics.jsonl"  # the one file that grows
 
 
 def save(folder: Path, loop: Federation, keep: int = 2) -> Path:
-    """Write ``folder/000040`` and drop all but the newest ``keep``."""
+    """Write the checkpoint of the current round, such as ``folder/000040``, and delete all but the newest ``keep``."""
     server, earlier = loop.server, complete(folder)
     path = folder / f"{server.round:06d}"
     if path.exists():
-        shutil.rmtree(path)  # a save that was interrupted
+        shutil.rmtree(path)  # left by a save that was interrupted
     path.mkdir(parents=True)
     save_server(server, path)
     loop.engine.save(path)
@@ -51,24 +51,24 @@ def save(folder: Path, loop: Federation, keep: int = 2) -> Path:
 
 
 def is_of(folder: Path, round: int) -> bool:
-    """Whether there is a complete checkpoint of this round."""
+    """Return whether the folder has a complete checkpoint of this round."""
     return (folder / f"{round:06d}" / "state.json").is_file()
 
 
 def sums(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
-    """By name below the folder."""
+    """Compute size and checksum of each file, by its path relative to the folder."""
     return {file.relative_to(folder).as_posix(): asdict(FileSum.of(file)) for file in sorted(files)}
 
 
 def vouched(run: Path, known: Container[str]) -> list[Path]:
-    """Files of the run that a checkpoint vouches for, but for those that are known."""
+    """List the run's files outside the checkpoint whose checksums it must hold, without those already ``known``."""
     snapshots = [path.relative_to(run).as_posix() for path in RunDirectory(run).snapshots().values()]
     names = ["config.toml", "partition.json", METRICS, *snapshots]
     return [run / name for name in names if name not in known and (run / name).is_file()]
 
 
 def clear(folder: Path, keep: int) -> None:
-    """Drop all but the newest ``keep``, and what was left of others that were half written or half dropped."""
+    """Delete all but the newest ``keep`` checkpoints, and what is left of half-written or half-deleted ones."""
     kept = complete(folder)[-keep:]
     for path in folder.glob("[0-9]*"):
         if path not in kept:
@@ -77,9 +77,9 @@ def clear(folder: Path, keep: int) -> None:
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest checkpoint that is whole; None where there is none yet.
+    """Find the newest checkpoint that is not damaged; None where there is none yet.
 
-    One that is damaged is put aside, with a warning, if there is an earlier one that is not.
+    Damaged ones are renamed, with a warning, if an earlier one is whole; else :class:`CheckpointError` is raised.
     """
     damaged: list[tuple[Path, CheckpointError]] = []
     for path in reversed(complete(folder)):
@@ -100,7 +100,7 @@ def newest(folder: Path) -> Path | None:
 
 
 def load(path: Path, loop: Federation) -> None:
-    """Go on from the checkpoint in ``path``, which :func:`newest` found whole."""
+    """Restore server and clients from a checkpoint that :func:`newest` has verified."""
     loop.start()  # makes the modules whose weights are loaded
     load_server(loop.server, path)
     loop.server.round = read(path)["round"]
@@ -108,12 +108,12 @@ def load(path: Path, loop: Federation) -> None:
 
 
 def metrics_size(path: Path) -> int:
-    """How many bytes of the run's metrics belong to the checkpoint."""
+    """Return how many bytes of the run's ``metrics.jsonl`` had been written when the checkpoint was made."""
     return int(read(path)["run"][METRICS]["bytes"])
 
 
 def verify(path: Path) -> None:
-    """Raise :class:`CheckpointError` unless everything is as it was written."""
+    """Raise :class:`CheckpointError` unless every file is as it was when the checkpoint was written."""
     state = read(path)
     if (there := {file.name for file in path.iterdir()} - {"state.json"}) != state["files"].keys():
         odd = sorted(there ^ state["files"].keys())[0]
@@ -134,7 +134,7 @@ def verify(path: Path) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The checked content of ``state.json``."""
+    """Read ``state.json`` of a checkpoint, and check its checksum, format and round."""
     file = path / "state.json"
     state = read_sealed(file)
     if state.get("format") != FORMAT:
@@ -145,5 +145,5 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def complete(folder: Path) -> Sequence[Path]:
-    """Checkpoints that were written to their end, oldest first."""
+    """List the checkpoints that were written to their end, oldest first."""
     return sorted(path for path in folder.glob("[0-9]*") if (path / "state.json").is_file())

@@ -43,6 +43,7 @@ class ComparedNumber:
 
     @property
     def by_accuracy(self) -> bool:
+        """Whether the number is an accuracy."""
         return self.measure == "accuracy"
 
     def rules(self, record: Record) -> list[str]:
@@ -64,6 +65,7 @@ class ComparedNumber:
 
     @property
     def lower_is_better(self) -> bool:
+        """Whether smaller values of the measure are better, as of an error."""
         return self.measure in LOWER_IS_BETTER
 
     def reaches(self, value: float, target: float) -> bool:

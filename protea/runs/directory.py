@@ -1,4 +1,4 @@
-"""A run's directory: the one place where a run leaves its traces.
+"""A run's directory: the one place where a run writes its files.
 
     config.toml        the full resolved config; run it again with this file alone
     environment.json   versions, machine, threads; a checksum of config.toml and of itself
@@ -35,28 +35,29 @@ from protea.core.files import (
 )
 
 LOCK = ".lock"
-BEFORE = {LOCK, "environment.json", ".environment.json.partial", ".config.toml.partial"}  # all there before config.toml
+# Files that may exist before config.toml does.
+BEFORE = {LOCK, "environment.json", ".environment.json.partial", ".config.toml.partial"}
 
 
 class RunDirectory:
-    """A run directory, new or old."""
+    """The directory of one run, whose files are listed at the top of this module."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.go_on = f"protea resume {path}"  # what to type after an error
+        self.go_on = f"protea resume {path}"  # the command that resumes the run, named in error messages
 
     @classmethod
     def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> RunDirectory:
-        """Make a new directory; one that holds a run already is never overwritten.
+        """Make the directory of a new run.  A directory that holds anything else is refused, never overwritten.
 
-        ``config.toml`` comes last: where it is, there is a run that can be resumed.
+        ``config.toml`` is written last: a directory that has it holds a run that can be resumed.
         """
         cls.refuse_taken(path)
         run = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             with run.held():
-                cls.refuse_taken(path)  # by a process that was faster
+                cls.refuse_taken(path)  # again: another process may have been faster
                 mark = hashlib.blake2b(config.encode(), digest_size=16).hexdigest()
                 write_sealed(path / "environment.json", {**environment, "config": mark})
                 write_text(path / "config.toml", config)
@@ -67,7 +68,7 @@ class RunDirectory:
 
     @staticmethod
     def refuse_taken(path: Path) -> None:
-        """Raise if the path is anything but new, empty, or left by a run that was stopped before it began."""
+        """Raise unless the path is new, empty, or left by a run that was stopped before it began."""
         if path.exists() and (not path.is_dir() or any(file.name not in BEFORE for file in path.iterdir())):
             raise ConfigError(
                 f"{path} exists and is not empty.  Choose another --out, or continue it: protea resume {path}"
@@ -75,14 +76,14 @@ class RunDirectory:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Within, no other process may write to this run."""
+        """Hold the lock of the run, so that no other process writes to it; raise if another holds it."""
         taken = f"{self.path} is being written by another process.  Wait, or stop that one."
         with hold_lock(self.path / LOCK, taken):
             yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """What cannot be written here becomes an error that says how to go on."""
+        """Turn a failure to write into a :class:`CheckpointError` that says how to resume the run."""
         try:
             yield
         except (OSError, CheckpointError) as error:
@@ -96,6 +97,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
+        """Open the directory of an existing run; raise :class:`ConfigError` if there is none."""
         if (path / "sweep.json").is_file():
             raise ConfigError(f"{path} is a sweep.  To go on with it, type the command again that started it.")
         if not (path / "config.toml").is_file():
@@ -103,7 +105,7 @@ class RunDirectory:
         return cls(path)
 
     def check(self) -> None:
-        """Raise :class:`CheckpointError` unless the settings are those that the run was made with."""
+        """Raise :class:`CheckpointError` if ``config.toml`` was changed since the run was made."""
         known, config = read_sealed(self.path / "environment.json").get("config"), self.path / "config.toml"
         if known != FileSum.of(config).blake2b:
             raise CheckpointError(
@@ -113,15 +115,17 @@ class RunDirectory:
 
     @property
     def config_path(self) -> Path:
-        """The settings; where this file is, there is a run."""
+        """The file of settings.  A directory that has it holds a run."""
         return self.path / "config.toml"
 
     @property
     def partition_path(self) -> Path:
+        """The file that says which client has which samples."""
         return self.path / "partition.json"
 
     @property
     def metrics_path(self) -> Path:
+        """The file of results, one JSON object in each line."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -131,11 +135,11 @@ class RunDirectory:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a run, which may be gone on with or read."""
+        """Whether the directory holds a run, which can be read or resumed."""
         return self.config_path.is_file()
 
     def append(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Add lines to ``metrics.jsonl`` in one write, on disk when this returns."""
+        """Append lines to ``metrics.jsonl`` in one write; they are on disk when this returns."""
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         with naming_file(self.metrics_path), self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(text)
@@ -143,40 +147,47 @@ class RunDirectory:
             os.fsync(file.fileno())
 
     def metrics(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of ``metrics.jsonl``, as far as they are complete."""
         with self.metrics_path.open(encoding="utf-8") as file:
             for line in file:
-                if line.endswith("\n"):  # else it is being written
+                if line.endswith("\n"):  # else another process is still writing it
                     yield json.loads(line)
 
     def cut(self, size: int, round: int) -> None:
-        """Keep the first ``size`` bytes of the metrics, and snapshots up to ``round``."""
+        """Cut off what came after a checkpoint: all but the first ``size`` bytes of the metrics, and later snapshots.
+
+        Snapshots of prototypes are kept up to ``round``.
+        """
         kept = b""
         if size:
             with self.metrics_path.open("rb") as file:
                 kept = file.read(size)
         write_bytes(self.metrics_path, kept)
-        for partial in self.path.glob(".*.partial"):  # a process was killed while it wrote
+        for partial in self.path.glob(".*.partial"):  # left by a process that was killed while it wrote
             partial.unlink()
         for later in [path for number, path in self.snapshots().items() if number > round]:
             later.unlink()
 
     def keep_snapshot(self, round: int, content: bytes) -> None:
+        """Write the prototypes after a round, in safetensors format."""
         (self.path / "prototypes").mkdir(exist_ok=True)
         write_bytes(self.path / "prototypes" / f"{round:06d}.safetensors", content)
 
     def snapshots(self) -> dict[int, Path]:
-        """By round."""
+        """Return the files of prototypes by round."""
         return {int(path.stem): path for path in sorted((self.path / "prototypes").glob("[0-9]*.safetensors"))}
 
     def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write ``summary.json``, which marks the run as ended."""
         write_json(self.path / "summary.json", summary)
 
     def summary(self) -> dict[str, Any] | None:
+        """Read ``summary.json``; None if the run has not ended."""
         path = self.path / "summary.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
     def ended(self) -> bool:
-        """Whether there is a summary; one that is damaged is an error."""
+        """Return whether the run has ended; raise :class:`CheckpointError` if its summary is damaged."""
         try:
             return self.summary() is not None
         except (OSError, ValueError) as error:

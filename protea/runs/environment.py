@@ -1,4 +1,4 @@
-"""What a run was made with, and what its directory is called."""
+"""The software and hardware that a run was made with, and the name of its directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protea.core.files import unused_path
 
 
 def run_path(parent: Path, experiment: Experiment) -> Path:
-    """``runs/digits-fedproto-s1-4f2a``: what was run, and a mark of all its settings."""
+    """Choose a new directory, such as ``runs/digits-fedproto-s1-4f2a``: data, method, seed, hash of all settings."""
     text = experiment_to_toml(experiment)
     source = registry.name_of("sources", type(experiment.data.source)).rpartition(":")[2].lower()
     mark = hashlib.blake2b(text.encode(), digest_size=2).hexdigest()
@@ -24,6 +24,7 @@ def run_path(parent: Path, experiment: Experiment) -> Path:
 
 
 def environment(place: str, threads: int) -> dict[str, Any]:
+    """Collect the content of ``environment.json``; ``place`` is the torch device."""
     packages = ("protea", "torch", "numpy", "scikit-learn", "safetensors")
     return {
         "python": sys.version.split()[0],
@@ -37,7 +38,7 @@ def environment(place: str, threads: int) -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """Of the working tree that this code is in, if it is in one."""
+    """Return the Git commit of the working tree that this code is in; None if it is in none."""
     try:
         ask = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
         found = subprocess.run(ask, capture_output=True, text=True, timeout=5, check=False)

@@ -1,4 +1,4 @@
-"""What a run is made of, and how that is put together from an experiment."""
+"""The parts that a run needs (data, clients, engine, round loop), and how they are built from an experiment."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from protea.runs.settings_diff import differing, flat, shown, under
 from protea.runs.summary import summarise
 
 ENGINE = ("name", "workers", "limit", "retries", "memory", "address", "gpus")
-FREE = ("device", "checkpoint", *(f"engine.{name}" for name in ENGINE))  # may differ where a run goes on
+FREE = ("device", "checkpoint", *(f"engine.{name}" for name in ENGINE))  # may change when a run is resumed
 
 
 class RunSetup(ABC):
-    """What a :class:`protea.Run` needs to know of the thing it runs: a simulation, or a federation over a network."""
+    """The thing that a :class:`protea.Run` runs: a simulation, or a federation over a network."""
 
     method: Method[Any, Any]
     evaluation: Evaluation
@@ -49,68 +49,71 @@ class RunSetup(ABC):
 
     @abstractmethod
     def config(self) -> str:
-        """The settings as TOML, for ``config.toml``; asked after :meth:`prepare`."""
+        """Return the settings as TOML, for ``config.toml``; called after :meth:`prepare`."""
 
     @abstractmethod
     def environment(self) -> dict[str, Any]:
-        """Versions and machine, for ``environment.json``."""
+        """Return versions and machine, for ``environment.json``."""
 
     @abstractmethod
     def refuse_other(self, directory: RunDirectory) -> None:
-        """Raise :class:`ConfigError` unless the run in a directory is of these settings."""
+        """Raise :class:`ConfigError` unless the run in a directory has these settings."""
 
     @abstractmethod
     def prepare(self, directory: RunDirectory | None) -> None:
-        """Get ready for the first round; what cannot work fails here.
+        """Get ready for the first round; settings that cannot work fail here.
 
-        ``directory`` is that of a run which goes on: who has which samples is as it was.
+        ``directory`` is given when a run is resumed: every client then has the same samples as before.
         """
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """The first line of the metrics: what each client has."""
+        """Return the first line of ``metrics.jsonl``: the classes, and what each client has."""
 
     @abstractmethod
     def keep(self, directory: RunDirectory) -> None:
-        """Write what else a new run leaves in its directory before its first round."""
+        """Write further files, such as the partition, into the directory of a new run before its first round."""
 
     @abstractmethod
     def federation(self, watch: Watch) -> Federation:
-        """The round loop, its engine open."""
+        """Open the engine and build the round loop; ``watch`` is called with every reply."""
 
     @abstractmethod
     def summary(self, records: Sequence[Record]) -> dict[str, Any]:
-        """The headline numbers of the rounds so far."""
+        """Compute the headline numbers of the rounds so far."""
 
     @abstractmethod
     def new_server(self) -> Server:
-        """The server as it is before the first round, without its state."""
+        """Build the server as it is before the first round, its memory empty."""
 
     @abstractmethod
     def new_client(self, client: int) -> Client:
-        """A client as it is before its first round, with its data; :class:`ConfigError` where none can be here."""
+        """Build a client as it is before its first round, with its data.
 
-    def end(self) -> None:  # noqa: B027  most have nothing to do
+        Raise :class:`ConfigError` if there is no such client, or if its data are elsewhere.
+        """
+
+    def end(self) -> None:  # noqa: B027  most setups have nothing to do here
         """Do what must be done before the run counts as ended."""
 
     def go_on(self, path: Path) -> str:
-        """What to type to continue the run in a directory."""
+        """Return the command that resumes the run in a directory."""
         return f"protea resume {path}"
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what :meth:`federation` took."""
+        """Close the engine that :meth:`federation` opened."""
 
 
 class Simulation(RunSetup):
-    """An experiment: data are loaded and shared out here, and clients live on this machine or a cluster."""
+    """An experiment: data are loaded and split among clients here, and clients live on this machine or a cluster."""
 
     def __init__(self, experiment: Experiment) -> None:
         experiment.check()
         self.experiment = experiment
         self.method, self.rounds = experiment.method, experiment.rounds
         self.evaluation, self.checkpoint = experiment.evaluation, experiment.checkpoint
-        self.partition: PartitionFile | None = None  # that the run had before it was interrupted
+        self.partition: PartitionFile | None = None  # of the run that is resumed
         self.engine: JobEngine | None = None
 
     def config(self) -> str:
@@ -120,7 +123,7 @@ class Simulation(RunSetup):
         return environment(self.factory.device, self.experiment.engine.threads)
 
     def refuse_other(self, directory: RunDirectory) -> None:
-        """Where a run goes on, and how often it is saved, may differ; nothing else."""
+        """Raise unless the settings are the same, but for those of the machine and how often the run is saved."""
         stored = tomllib.loads(directory.config_path.read_text("utf-8"))
         given, there = flat(to_table(self.experiment)), flat(stored)
         free = [*FREE, "models.channels_last"] if isinstance(self.experiment.models.channels_last, str) else FREE
@@ -137,12 +140,12 @@ class Simulation(RunSetup):
     def prepare(self, directory: RunDirectory | None) -> None:
         if directory is not None:
             self.partition = PartitionFile(str(directory.partition_path))
-        registry.find("engines", self.experiment.engine_name).warm()  # it may take long, and gets ready meanwhile
-        self.experiment = replace(self.experiment, models=self.factory.models)  # channels_last as settled
+        registry.find("engines", self.experiment.engine_name).warm()  # workers start while data are loaded
+        self.experiment = replace(self.experiment, models=self.factory.models)  # with channels_last decided
 
     @cached_property
     def factory(self) -> ClientFactory:
-        """The data shared out, and all that clients are built from."""
+        """The split data, and all else that clients are built from."""
         return prepare(self.experiment, self.partition)
 
     def describe(self) -> dict[str, Any]:
@@ -177,9 +180,9 @@ class Simulation(RunSetup):
 
 
 def prepare(experiment: Experiment, given: PartitionFile | None = None) -> ClientFactory:
-    """Load and share out the data, and try every model once: what cannot work fails here.
+    """Load the data, split them among the clients, and build every model once: settings that cannot work fail here.
 
-    ``given`` is the partition that a run had before it was interrupted.
+    ``given`` is the partition of the run that is resumed.
     """
     experiment.check()
     data = experiment.data
@@ -218,7 +221,7 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
 
 
 def worker_plan(experiment: Experiment, factory: ClientFactory) -> WorkerPlan:
-    """What every worker process of a run needs to know."""
+    """Collect what every worker process needs to build its clients and run their jobs."""
     settings = experiment.engine
     return WorkerPlan(
         experiment.method,
@@ -235,14 +238,14 @@ def worker_plan(experiment: Experiment, factory: ClientFactory) -> WorkerPlan:
 
 
 def open_engine(experiment: Experiment, factory: ClientFactory) -> JobEngine:
-    """The engine that an experiment asks for, with its clients."""
+    """Open the engine that an experiment names."""
     kind = registry.find("engines", experiment.engine_name)
     engine: JobEngine = kind(worker_plan(experiment, factory), experiment.engine)
     return engine
 
 
 def federation(experiment: Experiment, factory: ClientFactory, engine: JobEngine, watch: Watch = ignore) -> Federation:
-    """The round loop of an experiment on an engine that is open."""
+    """Build the round loop of an experiment on an open engine."""
     view = factory.server_view(experiment.method.needs.server_model)
     plan = FederationPlan(
         clients=experiment.clients,

@@ -32,10 +32,12 @@ class Spread:
 
     @property
     def low(self) -> float | None:
+        """The lower end of the 95 % interval of the mean; None where there is none."""
         return None if self.margin is None else self.mean - self.margin
 
     @property
     def high(self) -> float | None:
+        """The upper end of the 95 % interval of the mean; None where there is none."""
         return None if self.margin is None else self.mean + self.margin
 
     @property

@@ -1,4 +1,4 @@
-"""The headline numbers of a run, and how they were made."""
+"""The summary of a run: its headline numbers, and by which rule, samples and rounds they were computed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from protea.runs import warnings
 
 
 def summarise(experiment: Experiment, records: list[Record], data: Federated) -> dict[str, Any]:
-    """The headline numbers of a run, beside the majority predictor's."""
+    """Summarise a simulation, with the accuracy of the majority-class predictor on the same test samples."""
     settings = experiment.evaluation
     majority: float | None = data.majority()
     if math.isnan(data.majority()) or (settings.clients == "participants" and experiment.fraction < 1):
-        majority = None  # accuracy is of some clients only
+        majority = None  # the accuracy is of some clients only, and does not compare
     return summary(experiment.method, settings, records, data.dataset.names, majority)
 
 
 def summary(
     method: Any, settings: Evaluation, records: list[Record], names: Sequence[str], majority: float | None = None
 ) -> dict[str, Any]:
-    """The headline numbers and how they were made; ``majority`` is what answering the commonest class would give."""
+    """Compute the content of ``summary.json`` from the records of a run.
+
+    ``names`` are those of the classes; ``majority`` is the accuracy of always answering a client's commonest class.
+    """
     main = headline(records, settings.protocol)
     protocols = {name: found for name in get_args(Protocol) if (found := report(records, name)) is not None}
     last = next((record for record in reversed(records) if record.shared or record.server), None)
@@ -42,12 +45,12 @@ def summary(
         "protocols": {name: asdict(found) for name, found in protocols.items()},
         "shared": {rule: asdict(score) for rule, score in last.shared.items()} if last else {},
         "server": last.server if last else {},
-        "shared_round": last.round if last else None,  # which both are of
+        "shared_round": last.round if last else None,  # the round of both
         "majority": majority,
         "bytes_up": records[-1].total_up if records else 0,
         "bytes_down": records[-1].total_down if records else 0,
         "failures": sum(len(record.failures) for record in records),
-        "refused": dict(Counter(client for record in records for client in record.refused)),  # times, by client
+        "refused": dict(Counter(client for record in records for client in record.refused)),  # how often, by client
         "warnings": warnings.warnings(records, majority, names),
         "cost": {
             "seconds": sum(sum(record.cost.seconds.values()) for record in records),
@@ -57,7 +60,7 @@ def summary(
 
 
 def made(main: Reported | None, settings: Evaluation) -> dict[str, Any]:
-    """How the headline accuracy was made: two numbers compare only if all but the rounds are the same."""
+    """Describe how the headline accuracy was computed: two runs compare only if all but ``rounds`` is the same."""
     return {
         "rule": "method",
         "scope": SCOPES["own"],

@@ -41,6 +41,7 @@ class TrainedClient:
 
     @property
     def id(self) -> int:
+        """The client's number."""
         return self.client.id
 
     @property

@@ -1,4 +1,4 @@
-"""Signs that something is wrong with a run, said in words."""
+"""Warnings about a run whose numbers suggest that something went wrong, as sentences."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 from protea.federation.record import Record
 
-NEAR = 0.01  # difference in accuracy that is taken for none
-COLLAPSED = 0.01  # distance of global prototypes, as a share of the spread of a client's class
+NEAR = 0.01  # differences in accuracy up to this count as none
+COLLAPSED = 0.01  # distance between global prototypes, as a share of the spread within a class
 
 
 def warnings(records: Sequence[Record], majority: float | None, names: Sequence[str]) -> dict[str, str]:
-    """What a careful reader of the records would ask about: a sentence for each kind of doubt."""
+    """Find what looks wrong in the records of a run: one sentence for each kind of warning.
+
+    ``majority`` is the accuracy of always answering a client's commonest class; ``names`` are those of the classes.
+    """
     scored = [record for record in records if record.test]
     if not scored:
         return {}
@@ -26,7 +29,7 @@ def warnings(records: Sequence[Record], majority: float | None, names: Sequence[
 
 
 def at_majority(last: Record, majority: float | None) -> str | None:
-    """Doubt an accuracy that always answering a client's commonest class would reach too."""
+    """Warn if always answering a client's commonest class would reach the same accuracy."""
     accuracy = last.accuracy
     if majority is None or accuracy is None or accuracy > majority + NEAR:
         return None
@@ -38,7 +41,7 @@ def at_majority(last: Record, majority: float | None) -> str | None:
 
 
 def nobody_answers(last: Record, names: Sequence[str]) -> str | None:
-    """Name the classes that no client ever answers, though there are samples of them."""
+    """Warn of classes that no client ever predicts, though there are test samples of them."""
     if not last.classes:
         return None
     pairs = zip(last.classes["samples"], last.classes["answers"], strict=True)
@@ -50,7 +53,7 @@ def nobody_answers(last: Record, names: Sequence[str]) -> str | None:
 
 
 def collapsed(last: Record) -> str | None:
-    """Doubt global prototypes that lie at one point."""
+    """Warn if all global prototypes lie at one point."""
     lie = last.geometry
     if lie is None or lie.apart is None or lie.intra is None or lie.apart > COLLAPSED * lie.intra:
         return None
@@ -61,7 +64,7 @@ def collapsed(last: Record) -> str | None:
 
 
 def not_falling(records: Sequence[Record]) -> dict[str, str]:
-    """Doubt losses of the server that are no lower at the end than in the round they first appeared in."""
+    """Warn of losses of the server that are not finite, or no lower at the end than when they first appeared."""
     found = {}
     for name, now in records[-1].values.items():
         if now is None:

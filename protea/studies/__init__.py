@@ -1,1 +1,1 @@
-"""Many runs: grids, searches, tables of papers, and what a run would cost."""
+"""Studies of many runs: grids, searches and tables of papers; and the estimated cost of a run."""

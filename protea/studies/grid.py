@@ -1,4 +1,4 @@
-"""From an experiment file and values to combine to the runs of a grid, each of them checked."""
+"""A grid of runs: every combination of the values given for an experiment file's settings, each one checked."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 @dataclass(frozen=True)
 class SweepSource:
-    """The experiment file."""
+    """The experiment file that a sweep starts from, and its content at that time."""
 
     path: Path
     content: str
 
     @classmethod
     def load(cls, path: Path) -> SweepSource:
+        """Read the file; raise :class:`ConfigError` if it is no TOML."""
         try:
             content = path.read_text(encoding="utf-8")
             tomllib.loads(content)
@@ -42,12 +43,13 @@ class SweepSource:
 
     @cached_property
     def table(self) -> Table:
+        """The settings that the file writes down, unchecked."""
         return tomllib.loads(self.content)
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep.  ``name`` is that of its directory."""
+    """One run of a sweep.  ``name`` is that of its directory, ``changes`` are the settings it changes, as ``a.b=c``."""
 
     name: str
     changes: tuple[str, ...]
@@ -55,13 +57,13 @@ class SweepRun:
 
     @cached_property
     def key(self) -> str:
-        """Equal for equal experiments."""
+        """All settings as one text, which is equal for equal experiments."""
         return experiment_to_toml(self.experiment)
 
 
 @dataclass(frozen=True)
 class SweepAxis:
-    """The values of one setting; ``method`` is the one whose runs have it, or empty for all."""
+    """The values that one setting takes in a sweep; only in runs of ``method``, if that is not empty."""
 
     key: str
     values: tuple[str, ...]
@@ -69,7 +71,7 @@ class SweepAxis:
 
     @classmethod
     def parse(cls, argument: str) -> SweepAxis:
-        """``seed=1..5``, ``method.pull=1,10``, ``fedtgp:method.threshold=10,100``."""
+        """Parse an argument such as ``seed=1..5``, ``method.pull=1,10`` or ``fedtgp:method.threshold=10,100``."""
         left, equals, text = argument.partition("=")
         method, _, key = left.rpartition(":")
         if not equals or not key:
@@ -80,14 +82,16 @@ class SweepAxis:
         return cls(key, tuple(value for piece in pieces for value in span(piece, argument)), method)
 
     def changes(self) -> list[str]:
+        """Return one change, such as ``seed=1``, for each value."""
         return [f"{self.key}={value}" for value in self.values]
 
     def fits(self, method: str) -> bool:
+        """Return whether runs of a method have this axis."""
         return self.method in ("", method, base(method))
 
 
 def split(text: str) -> list[str]:
-    """The parts between commas that are outside quotes and brackets; what does not close is one part."""
+    """Split at commas outside quotes and brackets; a text whose quotes or brackets do not close is one part."""
     found, start, depth, quote = [], 0, 0, ""
     for at, letter in enumerate(text):
         if quote:
@@ -106,7 +110,7 @@ def split(text: str) -> list[str]:
 
 
 def span(text: str, argument: str) -> list[str]:
-    """``1..3`` is 1, 2, 3; anything else stands for itself."""
+    """Expand the range ``1..3`` to 1, 2, 3; return any other text as it is."""
     ends = re.fullmatch(rf"({NUMBER})\.\.({NUMBER})", text)
     if ends is None:
         return [text]
@@ -123,19 +127,19 @@ def span(text: str, argument: str) -> list[str]:
 
 
 def method_of(table: Table) -> str:
-    """The method's name as it is written, with its variant."""
+    """Return the method that a table of settings names, with its variant: ``fedtgp@code``."""
     default = to_table(Experiment())["method"]["name"]
     method = table.get("method", default)
     return str(method.get("name", default) if isinstance(method, dict) else method)
 
 
 def base(method: str) -> str:
-    """The name without its variant."""
+    """Return a method's name without its variant: ``fedtgp`` of ``fedtgp@code``."""
     return method.partition("@")[0]
 
 
 def grid(source: SweepSource, arguments: Sequence[str]) -> list[SweepRun]:
-    """All runs that the arguments ask for, each once, every one of them checked."""
+    """Build the runs for all combinations of the arguments' values; equal ones once, each one checked."""
     axes = [SweepAxis.parse(argument) for argument in arguments]
     wanted = [(method_of(override(source.table, changes)), changes) for changes in combine(source.table, axes)]
     methods = list(dict.fromkeys(method for method, _ in wanted))
@@ -156,7 +160,7 @@ def grid(source: SweepSource, arguments: Sequence[str]) -> list[SweepRun]:
 
 
 def combine(table: Table, axes: Sequence[SweepAxis]) -> Iterator[tuple[str, ...]]:
-    """The changes of every run; settings of one method only are last, so they win."""
+    """Yield the changes of every run.  Settings for one method only come last, so that they override the others."""
     shared = [axis for axis in axes if not axis.method]
     for changes in product(*(axis.changes() for axis in shared)):
         method = method_of(override(table, changes))
@@ -166,7 +170,10 @@ def combine(table: Table, axes: Sequence[SweepAxis]) -> Iterator[tuple[str, ...]
 
 
 def check(source: SweepSource, changes: Sequence[str], methods: Sequence[str]) -> Experiment:
-    """The experiment, if it can run; where it has a setting of another method of the sweep, the error says so."""
+    """Build a run's experiment; raise :class:`ConfigError` if it cannot run.
+
+    ``methods`` are all of the sweep: where a setting belongs to another of them, the error says how to write that.
+    """
     table = override(source.table, changes)
     try:
         return experiment_with_changes(source.table, changes, str(source.path))
@@ -186,11 +193,12 @@ def check(source: SweepSource, changes: Sequence[str], methods: Sequence[str]) -
 
 
 def settings_of(method: str) -> set[str]:
+    """Return the names of a method's settings."""
     return {"name", *(f.name for f in fields(registry.find("methods", base(method))))}
 
 
 def title(method: str, changes: Sequence[str], varied: set[str], seed: int) -> str:
-    """``fedtgp-threshold=10-s1``: the method, what differs within the sweep, the seed."""
+    """Name a run by its method, the settings that vary within the sweep, and its seed: ``fedtgp-threshold=10-s1``."""
     parts = [method.rpartition(":")[2].lower()]
     for change in changes:
         key, _, value = change.partition("=")
@@ -203,6 +211,7 @@ def title(method: str, changes: Sequence[str], varied: set[str], seed: int) -> s
 
 
 def unique(name: str, taken: set[str]) -> str:
+    """Return the name, with a number behind it if it is taken: ``NAME-2``."""
     count, found = 1, name
     while found in taken:
         count += 1

@@ -1,4 +1,4 @@
-"""What an experiment would do, without doing it: who has which data, models, bytes, time."""
+"""Estimates of what a round of an experiment would cost, in bytes and seconds, without running it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from protea.runs.setup import federation
 
 @dataclass(frozen=True)
 class RoundBytes:
-    """Bytes of one round, once the server has something to say."""
+    """Bytes of a round that all clients send (up) and are sent (down), once the server has something to send."""
 
     up: float
     down: float
 
 
 def traffic(experiment: Experiment, factory: ClientFactory) -> RoundBytes:
-    """Found by playing two rounds in which every client has one sample of each of its classes."""
+    """Measure the bytes of a round, by two rounds in which every client has one sample of each of its classes."""
     small = replace(experiment, rounds=2, fraction=1.0, failures="stop")
     tiny = replace(factory, source=miniature(factory.data), rounds=2)
     engine = Inline(WorkerPlan(experiment.method, tiny, experiment.seed, experiment.engine.threads))
@@ -41,7 +41,7 @@ def traffic(experiment: Experiment, factory: ClientFactory) -> RoundBytes:
 
 
 def miniature(data: Federated) -> Federated:
-    """The same federation in small: what a client sends of it has the same size."""
+    """Reduce the data to one training sample for each class of each client: uploads keep their size."""
 
     def one_of_each(rows: Tensor) -> Tensor:
         labels = data.dataset.y[rows]
@@ -53,14 +53,14 @@ def miniature(data: Federated) -> Federated:
 
 
 def seconds(experiment: Experiment, factory: ClientFactory, models: list[SplitModel]) -> float:
-    """About how long a round takes: one training step of each architecture is timed."""
+    """Estimate the seconds of a round, from one timed training step of each architecture."""
     plan, each = experiment.training, []
     rows = torch.arange(max(2, plan.batch)) % len(factory.data.dataset)
     with torch_threads(experiment.engine.threads), Streams(experiment.seed).default("preview"):
         for model in models:
             x, y = factory.samples(rows, model.view).batch(torch.arange(len(rows)))
             optimizer = plan.make_optimizer(model.parameters(), plan.lr)
-            for _ in range(3):  # the first pays for set-up
+            for _ in range(3):  # the last one counts: the first pays for set-up
                 started = time.perf_counter()
                 optimizer.zero_grad()
                 F.cross_entropy(model(x), y).backward()
@@ -72,5 +72,6 @@ def seconds(experiment: Experiment, factory: ClientFactory, models: list[SplitMo
     for client, share in enumerate(factory.data.shares):
         trained = experiment.fraction * plan.epochs * len(share.train)
         looked_at = len(share.train) + (len(share.test) + len(share.validation)) / settings.every + shared
-        total += each[client % len(each)] * (trained + looked_at / 3)  # looking is a third of a step
+        # A forward pass takes about a third of a training step.
+        total += each[client % len(each)] * (trained + looked_at / 3)
     return total / workers

@@ -1,4 +1,4 @@
-"""A table of a paper run again: what it costs, the runs one after another, and both tables side by side."""
+"""A paper's table run again: estimate its cost, run it, and write the paper's numbers beside ours."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ RunScreen = Callable[[Planned], AbstractContextManager[Observer]]
 
 @dataclass(frozen=True)
 class RunCost:
-    """Of one run: seconds of training and evaluation, and bytes of its checkpoints."""
+    """The estimated cost of one run: seconds of training and evaluation, and bytes of its checkpoints."""
 
     seconds: float
     bytes: int
 
 
 def costs(runs: Sequence[Planned]) -> dict[Path, RunCost]:
-    """About what each run takes.  Runs that differ in method and seed alone are looked at once."""
+    """Estimate the cost of each run, by directory.  Runs that differ only in method and seed are measured once."""
     known: dict[str, RunCost] = {}
     found = {}
     for each in runs:
@@ -60,6 +60,7 @@ def costs(runs: Sequence[Planned]) -> dict[Path, RunCost]:
 
 
 def cost(each: Experiment) -> RunCost:
+    """Estimate the cost of a run; the work of the server and of the method itself is not counted."""
     factory = prepare(each)
     with Streams(each.seed).default("preview"):
         models = [factory.make(member) for member in factory.members]
@@ -70,10 +71,9 @@ def cost(each: Experiment) -> RunCost:
 
 
 def run_all(runs: Sequence[Planned], screen: RunScreen, keep: bool = False) -> dict[Path, str]:
-    """Run what is not finished, go on with what was interrupted; a run that fails does not stop the others.
+    """Run or resume each run; one that fails does not stop the others.  Return why runs failed, by directory.
 
-    The models of a finished run are removed unless they are to be kept: a table of large models
-    would fill the disk.  The answer is why runs failed, by directory.
+    The checkpoints of a finished run are deleted unless ``keep``: those of a table of large models would fill the disk.
     """
     failed = {}
     for each in runs:
@@ -93,12 +93,13 @@ def run_all(runs: Sequence[Planned], screen: RunScreen, keep: bool = False) -> d
 
 @dataclass(frozen=True)
 class OurNumber:
-    """Our number beside one of the paper's: a value for each seed that has finished."""
+    """Our counterpart of one number of the paper: a value for each seed that has finished."""
 
     values: Sequence[float]
 
     @property
     def mean(self) -> float | None:
+        """The mean over seeds; None if no run has finished."""
         return statistics.fmean(self.values) if self.values else None
 
     def __str__(self) -> str:
@@ -108,12 +109,12 @@ class OurNumber:
         return f"{self.mean:.2f}{deviation}"
 
     def beside(self, paper: Number) -> str:
-        """``+0.12``: by how much ours is higher."""
+        """Return by how much ours is higher than the paper's, such as ``+0.12``."""
         return "-" if self.mean is None or paper.mean is None else f"{self.mean - paper.mean:+.2f}"
 
 
 def value(reader: RunReader, measure: Measure, protocol: str, rule: str = "method") -> float | None:
-    """A run's number; None where it has none of the kind."""
+    """Return the number of a run that corresponds to the paper's, in % or millions; None where it has none."""
     if measure == "numbers":
         last = reader.rounds[-1]
         return float(last.bytes_up + last.bytes_down) / 4e6
@@ -135,14 +136,17 @@ def value(reader: RunReader, measure: Measure, protocol: str, rule: str = "metho
 
 
 def shared_accuracy(record: Record, measure: Measure, rule: str) -> float | None:
-    """The accuracy of the server's model by its head, or of all clients together; None in rounds without."""
+    """Return the accuracy on the shared test set of the server's model or of all clients together.
+
+    None in rounds without that evaluation.
+    """
     if measure == "server":
         return record.server.get("head")
     return record.shared[rule].ensemble if rule in record.shared else None
 
 
 class TableResults:
-    """The finished runs of a plan, read once."""
+    """The results of a plan: its finished runs, read from disk once, and why others failed."""
 
     def __init__(self, plan: Plan, failed: dict[Path, str]) -> None:
         self.plan, self.failed = plan, failed
@@ -150,20 +154,23 @@ class TableResults:
 
     @property
     def protocol(self) -> str:
+        """The protocol by which the table chooses the rounds that it reports."""
         return self.plan.runs[0].experiment.evaluation.protocol if self.plan.runs else "final"
 
     def of(self, cell: str, row: str) -> list[tuple[Planned, RunReader]]:
+        """Return the finished runs of a place in the table."""
         runs = (each for each in self.plan.runs if (each.cell, each.row) == (cell, row))
         return [(each, self.readers[each.path]) for each in runs if each.path in self.readers]
 
     def ours(
         self, cell: str, row: str, measure: Measure, protocol: str | None = None, rule: str = "method"
     ) -> OurNumber:
+        """Return our number for a place in the table, over its finished runs."""
         found = (value(reader, measure, protocol or self.protocol, rule) for _, reader in self.of(cell, row))
         return OurNumber([each for each in found if each is not None])
 
     def pairs(self, measure: Measure) -> list[tuple[str, str, Number, OurNumber]]:
-        """Cell, row, the paper's number and ours, column by column."""
+        """List cell, row, the paper's number and ours, column by column."""
         rows = self.plan.preset.numbers[measure]
         return [
             (cell, row, rows[row][cell], self.ours(cell, row, measure))
@@ -174,12 +181,12 @@ class TableResults:
 
     @property
     def warnings(self) -> list[str]:
-        """What runs warned of at their end, once for each place of the table."""
+        """The warnings in the summaries of runs, once for each place of the table."""
         places = dict.fromkeys((each.cell, each.row) for each in self.plan.runs)
         return unwell({f"{row}, {cell}": [reader for _, reader in self.of(cell, row)] for cell, row in places})
 
     def majority(self, cell: str) -> float | None:
-        """Accuracy of always answering a client's commonest class."""
+        """Return the accuracy in % of always answering a client's commonest class; None where it is not known."""
         runs = (reader.summary for row in self.plan.rows for _, reader in self.of(cell, row))
         found: list[float] = [one["majority"] for one in runs if one and one["majority"] is not None]
         return 100 * found[0] if found else None
@@ -189,7 +196,7 @@ class TableResults:
 
 
 def write(path: Path, results: TableResults) -> None:
-    """``table.md``: both tables, how ours was made, every run by every protocol, choices and notes."""
+    """Write ``table.md``: both tables, how ours was made, every run by every protocol, choices and notes."""
     plan, preset = results.plan, results.plan.preset
     text = [f"# {preset.name}: {preset.shows}"]
     text += [f"**{plan.warning}**"] if plan.warning else []
@@ -213,6 +220,7 @@ EVERY = (
 
 
 def made(results: TableResults) -> str:
+    """Say in a sentence how our numbers were made, and how many runs have finished."""
     done = sum(each.finished for each in results.plan.runs)
     seeds = sorted({each.seed for each in results.plan.runs})
     over = f"seed {seeds[0]} alone" if len(seeds) == 1 else f"mean and population deviation over {len(seeds)} seeds"
@@ -223,7 +231,7 @@ def made(results: TableResults) -> str:
 
 
 def beside(results: TableResults, measure: Measure) -> str:
-    """A table in the form of the paper's, with both numbers in each place."""
+    """Format the paper's table in Markdown, with both numbers in each place."""
     plan = results.plan
     cells: dict[str, list[str]] = {}
     for _, row, paper, ours in results.pairs(measure):
@@ -236,6 +244,7 @@ def beside(results: TableResults, measure: Measure) -> str:
 
 
 def every_run(results: TableResults) -> str:
+    """Format a Markdown table with one line for each run, its columns explained by ``EVERY``."""
     others: list[Measure] = [m for m in results.plan.preset.numbers if m != "test"]
     protocols = [name for name in get_args(Protocol) if name != "validation"]
     lines = []
@@ -260,7 +269,7 @@ def every_run(results: TableResults) -> str:
 
 
 def lacking(plan: Plan) -> list[tuple[str, str]]:
-    """What is not run, and why: by row where it is the method, by cell where it is the data."""
+    """List what cannot be run, and why: by row where the method is missing, by cell where the data are."""
     found = []
     for (cell, row), why in plan.lacking.items():
         word = next((word for word in (*cell.split("/"), row) if word in plan.preset.needs), None)
@@ -270,9 +279,11 @@ def lacking(plan: Plan) -> list[tuple[str, str]]:
 
 
 def section(title: str, lines: Sequence[str]) -> list[str]:
+    """Format a Markdown section with a list; nothing if there are no lines."""
     return [f"## {title}", "\n".join(f"- {line}" for line in lines)] if lines else []
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    """Format a Markdown table."""
     rule = ["---"] * len(head)
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in (head, rule, *lines))

@@ -1,4 +1,4 @@
-"""A sweep that looks for good settings: each run is proposed from the ones before it, by validation accuracy."""
+"""A search for good settings: each run is proposed from the validation accuracy of those before it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from protea.studies.sweep import Sweep, SweepBoard, SweepOutcome, play
 
 @dataclass(frozen=True)
 class RangeOf:
-    """Numbers from ``low`` to ``high``; ``whole`` if both ends are written as whole numbers."""
+    """A range of a search: numbers from ``low`` to ``high``; ``whole`` if both ends are written as integers."""
 
     key: str
     low: float
@@ -31,13 +31,15 @@ class RangeOf:
 
     @property
     def log(self) -> bool:
+        """Whether the range is so wide that it is searched on a logarithmic scale."""
         return self.low > 0 and self.high / self.low > 10
 
     def value(self, text: str) -> float:
+        """Parse a value of the setting."""
         return int(text) if self.whole else float(text)
 
     def text(self, value: float) -> str:
-        """Four digits are enough for any setting, and can be typed."""
+        """Write a value in four digits, which are enough for any setting and can be typed."""
         return str(round(value)) if self.whole else repr(min(max(float(f"{value:.4g}"), self.low), self.high))
 
     def __str__(self) -> str:
@@ -47,10 +49,13 @@ class RangeOf:
 
 @dataclass(frozen=True)
 class ChoiceOf:
+    """A choice of a search: one of the values, as they are typed."""
+
     key: str
     values: tuple[str, ...]
 
     def value(self, text: str) -> str:
+        """Return the text, which is the value."""
         return text
 
     def __str__(self) -> str:
@@ -58,11 +63,11 @@ class ChoiceOf:
 
 
 Dimension = RangeOf | ChoiceOf
-TriedRun = tuple[SweepOutcome, float]  # and its validation accuracy
+TriedRun = tuple[SweepOutcome, float]  # a run and its validation accuracy
 
 
 def dimension(argument: str) -> Dimension:
-    """``training.lr=0.001..0.1`` or ``method.pull=1,10,100``."""
+    """Parse an argument of ``--for`` such as ``training.lr=0.001..0.1`` or ``method.pull=1,10,100``."""
     key, _, text = argument.partition("=")
     ends = re.fullmatch(rf"({NUMBER})\.\.({NUMBER})", text)
     if ends is None:
@@ -77,7 +82,7 @@ def dimension(argument: str) -> Dimension:
 
 
 def prepare_search(source: SweepSource, arguments: Sequence[str], space: Sequence[str]) -> list[Dimension]:
-    """The dimensions; every choice and both ends of every range are checked."""
+    """Parse the dimensions of a search, and check that every choice and both ends of every range can run."""
     optuna()
     for axis in map(SweepAxis.parse, arguments):
         if axis.method or len(axis.values) > 1:
@@ -103,10 +108,10 @@ def prepare_search(source: SweepSource, arguments: Sequence[str], space: Sequenc
 
 
 def search(sweep: Sweep, space: Sequence[Dimension], trials: int, board: SweepBoard) -> list[TriedRun]:
-    """Play ``trials`` runs, each proposed from the ones before it; every one with its validation accuracy.
+    """Play ``trials`` runs, each proposed from those before it, and return them with their validation accuracy.
 
-    A proposal follows from the settings and values of the runs before it and from the seed, and from nothing else:
-    a search that was interrupted proposes what it would have proposed.
+    A proposal depends on the settings and values of the runs before it and on the seed, and on nothing else: a search
+    that was interrupted goes on as if it had not been.
     """
     found: list[TriedRun] = []
     played: dict[str, SweepOutcome] = {}
@@ -119,35 +124,37 @@ def search(sweep: Sweep, space: Sequence[Dimension], trials: int, board: SweepBo
             each = check(sweep.source, changes, [])
             method = method_of(override(sweep.source.table, changes))
             entry = sweep.add(SweepRun(title(method, changes, {d.key for d in space}, each.seed), changes, each))
-        if entry.name in played:  # the sampler may propose what it has proposed
+        if entry.name in played:  # the sampler may propose the same settings twice
             board.end(outcome := played[entry.name])
         else:
             outcome = played[entry.name] = play(sweep.path, entry, board)
-        found.append((outcome, validation(sweep.path / entry.name) if outcome.summary else 0.0))  # a failure is worst
+        # A run that failed counts as the worst.
+        found.append((outcome, validation(sweep.path / entry.name) if outcome.summary else 0.0))
         if best := ranking(found)[:1]:
             write_text(sweep.path / "best.toml", best[0][0].entry.key)
     return found
 
 
 def ranking(trials: Sequence[TriedRun]) -> list[TriedRun]:
-    """Those that came to their end, best first, each once; of equals the first."""
+    """Sort the runs that finished, best first, each once; of equal ones the earlier comes first."""
     ended = {outcome.entry.name: (outcome, value) for outcome, value in trials if outcome.summary is not None}
     return sorted(ended.values(), key=lambda trial: -trial[1])
 
 
 def search_seed(sweep: Sweep, number: int) -> int:
+    """Derive the seed of the sampler for one proposal from the seed of the experiment."""
     seed = override(sweep.source.table, sweep.arguments).get("seed", Experiment().seed)
     return Streams(seed).at("search").seed(str(number)) % 2**32
 
 
 def chosen(entry: SweepRun, space: Sequence[Dimension]) -> dict[str, Any]:
-    """The run's place in the space."""
+    """Return the values that a run has in the dimensions of the search."""
     texts = dict(change.split("=", 1) for change in entry.changes)
     return {d.key: d.value(texts[d.key]) for d in space}
 
 
 def validation(directory: Path) -> float:
-    """The best round's accuracy on validation samples, by the method's own rule, of whichever clients it evaluated."""
+    """Return the validation accuracy of a run's best round, by the method's own rule, of the clients evaluated."""
     rounds = RunReader.read(directory, clients=False).rounds
     best = best_round(rounds, accuracy_on_validation, of_all=False)
     if best is None:
@@ -156,7 +163,10 @@ def validation(directory: Path) -> float:
 
 
 def propose(space: Sequence[Dimension], history: Sequence[tuple[Mapping[str, Any], float]], seed: int) -> list[str]:
-    """The next run's changes, by optuna's TPE sampler."""
+    """Propose the next run's changes by optuna's TPE sampler.
+
+    ``history`` holds the values of earlier runs and their validation accuracy.
+    """
     library = optuna()
     kinds = library.distributions
     ranges: dict[str, Any] = {}
@@ -175,10 +185,10 @@ def propose(space: Sequence[Dimension], history: Sequence[tuple[Mapping[str, Any
 
 
 def optuna() -> Any:
-    """The library, which only a search needs."""
+    """Import optuna, which only a search needs."""
     try:
         import optuna
     except ModuleNotFoundError as error:
         raise ConfigError("--search needs optuna.  Install it: pip install -e '.[search]'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # a study is made for every proposal
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would report every study, and each proposal makes one
     return optuna

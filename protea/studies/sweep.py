@@ -2,9 +2,9 @@
 
     sweep.json   the file, the arguments, and every run's settings and directory; written before a run starts
     NAME/        one run directory each; a run that failed has its error in error.txt
-    best.toml    of a search: the experiment that is best on validation samples
+    best.toml    after a search: the experiment that is best on validation samples
 
-What is in the directory decides what is left to do, so the same call again goes on where the last one stopped.
+The files in the directory decide what is left to do, so the same command typed again goes on where the last stopped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOCK = ".lock"
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """What came of a run: its summary, or its error."""
+    """The result of one run of a sweep: its summary, or its error."""
 
     entry: SweepRun
     summary: dict[str, Any] | None
@@ -45,7 +45,7 @@ class SweepOutcome:
 
 @dataclass
 class Sweep:
-    """A sweep's directory, and what its sweep.json says."""
+    """A sweep: its directory, and the content of its ``sweep.json``."""
 
     path: Path
     source: SweepSource
@@ -55,6 +55,7 @@ class Sweep:
 
     @classmethod
     def read(cls, path: Path) -> Sweep:
+        """Read the sweep in a directory; raise :class:`ConfigError` if that cannot be done."""
         where = path / "sweep.json"
         try:
             content = json.loads(where.read_text(encoding="utf-8"))
@@ -75,19 +76,19 @@ class Sweep:
 
     @property
     def call(self) -> str:
-        """The settings as they were typed."""
+        """The arguments as they were typed, for a message."""
         space = [word for each in self.space or [] for word in ("--for", each)]
         return shlex.join([str(self.source.path), *self.arguments, *space])
 
     def write(self) -> None:
-        """Leave sweep.json behind."""
+        """Write ``sweep.json``."""
         runs = [{"directory": e.name, "changes": e.changes, "settings": e.key} for e in self.entries]
         about = {"path": str(self.source.path), "content": self.source.content}
         content = {"format": FORMAT, "config": about, "arguments": self.arguments, "search": self.space, "runs": runs}
         write_json(self.path / "sweep.json", content)
 
     def add(self, entry: SweepRun) -> SweepRun:
-        """Keep the entry, in the directory of an equal run or in a new one."""
+        """Add a run and write ``sweep.json``.  A run equal to an earlier one shares its directory."""
         same = next((other.name for other in self.entries if other.key == entry.key), None)
         name = same or unique(entry.name, {other.name for other in self.entries})
         self.entries.append(replace(entry, name=name))
@@ -97,7 +98,7 @@ class Sweep:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Within, no other process may work on the sweep in this directory, which is made if need be."""
+    """Hold the lock of a sweep's directory, so that no other process works on it; make the directory if need be."""
     ours = (path / "sweep.json").exists()
     if not ours and path.exists() and (not path.is_dir() or any(file.name != LOCK for file in path.iterdir())):
         raise ConfigError(f"{path} exists and is not a sweep: it has no sweep.json.  Choose another --out.")
@@ -111,7 +112,10 @@ def held(path: Path) -> Iterator[None]:
 
 
 def begin(wanted: Sweep) -> Sweep:
-    """The sweep as it goes on in its directory: new, as it was, or, if nothing of it is lost, extended."""
+    """Start a sweep, or continue the one in its directory; a grid may have new runs.
+
+    Raise :class:`ConfigError` if the directory holds another sweep.
+    """
     path = wanted.path
     if not (path / "sweep.json").exists():
         wanted.write()
@@ -145,7 +149,7 @@ def begin(wanted: Sweep) -> Sweep:
 
 
 class SweepBoard(Protocol):
-    """Who is told what happens."""
+    """The display of a sweep, told when a run starts, after each of its rounds, and when it ends."""
 
     def start(self, entry: SweepRun) -> None: ...
 
@@ -155,7 +159,10 @@ class SweepBoard(Protocol):
 
 
 def play(path: Path, entry: SweepRun, board: SweepBoard) -> SweepOutcome:
-    """Start the run, go on with it, or just read what it gave; a failure is a value and a file."""
+    """Run or resume one run of a sweep, or read the summary if it has ended.
+
+    An error is written to ``error.txt`` and returned in the outcome, so that the other runs go on.
+    """
     directory = path / entry.name
     trouble = directory / "error.txt"
     summary, error = RunDirectory(directory).summary(), ""

@@ -1,4 +1,4 @@
-"""The rounds, from a coordinator's side: the same loop as everywhere, with sites as clients."""
+"""The coordinator's service: it plays the rounds of a federation by the usual round loop, with sites as clients."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from protea.network.trust import keys
 from protea.runs.observers import Observer
 from protea.runs.run import Run
 
-PAUSE, LONGEST = 1.0, 60.0  # seconds before a round that too few have answered is begun anew
+PAUSE, LONGEST = 1.0, 60.0  # seconds before a round with too few replies is repeated: at first, at most
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Coordinator(Observer):
-    """Serves a federation from its directory."""
+    """The coordinator of a federation: it plays the rounds, and shows which sites take part."""
 
     def __init__(
         self, directory: CoordinatorDirectory, show: Show, listen: str | None = None, carrier: Carrier | None = None
@@ -50,13 +50,13 @@ class Coordinator(Observer):
                 f"Make the federation with protea federation init --public FILE."
             )
         self.status = Status(self.task)
-        self.given_up: set[int] = set()  # sites that a round has waited for in vain
-        self.tries = 0  # of a round that too few have answered
-        self.loop: Federation | None = None  # that the rounds are played by
-        self.refusals: Counter[int] = Counter()  # in tries of a round that came to nothing, which no record tells of
+        self.given_up: set[int] = set()  # absent sites that rounds no longer wait for
+        self.tries = 0  # of the current round, which had too few replies each time
+        self.loop: Federation | None = None  # the current round loop
+        self.refusals: Counter[int] = Counter()  # by site, in failed tries of the current round, which are in no record
 
     def serve(self) -> dict[str, Any]:
-        """Play all rounds that are left; the summary."""
+        """Play all rounds that are left, and return the summary of the run."""
         path = self.directory.path / "run"
         taken = f"{path} is being written by another process.  Wait, or stop that one."
         with hold_lock(self.directory.path / ".lock", taken):
@@ -83,7 +83,7 @@ class Coordinator(Observer):
         return numbers
 
     def _finish(self, setup: CoordinatedRun, path: Path) -> dict[str, Any]:
-        """Play the rounds; one that too few have answered is begun anew, after a pause that grows."""
+        """Play the rounds; repeat one that got too few replies, after a pause that doubles with every try."""
         while True:
             try:
                 return Run(setup, path, observers=[self]).finish().summary
@@ -97,7 +97,7 @@ class Coordinator(Observer):
                 time.sleep(pause)
 
     def _link(self) -> Link:
-        """A SuperLink, whose certificate has the name under which we ourselves reach it."""
+        """Make the SuperLink.  With TLS, its certificate is renewed to name every address it is reached at."""
         directory = self.directory
         if directory.guests.tls:
             wide = self.listen in ("0.0.0.0", "::")
@@ -107,9 +107,12 @@ class Coordinator(Observer):
         return Link(directory.path / "flower", self.listen, directory.guests.port, directory.tls, directory.site_keys)
 
     def _roster(self, loop: Federation, network: Network) -> list[int]:
-        """The sites of this round.  Sites that are not connected are waited for, but not for ever."""
+        """Wait until enough sites are connected for a round, and return their numbers.
+
+        Missing sites are waited for as long as the task's ``patience``, once; then rounds go on without them.
+        """
         if self.loop is not loop:
-            self.loop = loop  # a new one, which knows of no refusals in tries that came to nothing
+            self.loop = loop  # a new loop, which does not know the refusals of failed tries
             loop.ledger.refusals.update(self.refusals)
         self.status.round = loop.server.round
         end = time.monotonic() + self.task.patience
@@ -138,24 +141,26 @@ class Coordinator(Observer):
             time.sleep(0.5)
 
     def _register(self, network: Network) -> tuple[Invited, ...]:
-        """Who is invited now; the server lets just these in."""
+        """Read the list of invited sites, and register their keys so that the server admits these and no others."""
         sites = self.directory.guests.sites
         self._guests(sites)
         link = network.carrier
         if isinstance(link, Link) and link.tls is not None and link.keys != self.directory.site_keys:
-            link.keys = self.directory.site_keys  # a connection that is lost meanwhile is made anew with these
+            link.keys = self.directory.site_keys  # first: a connection that is lost meanwhile is made anew with them
             with network.connected():
                 link.register(link.keys)
         self._see(network, sites)
         return sites
 
     def _guests(self, sites: Sequence[Invited]) -> None:
+        """Bring the status up to date with the list of invited sites."""
         for site in sites[len(self.status.sites) :]:
             self.status.sites.append(Guest(site.name))
         for guest, site in zip(self.status.sites, sites, strict=True):
             guest.removed = site.removed
 
     def _see(self, network: Network, sites: Sequence[Invited]) -> None:
+        """Bring the status up to date with who is connected, and report every change."""
         for number, guest in enumerate(self.status.sites):
             connected = number in network.online
             if connected != guest.connected:
@@ -168,7 +173,10 @@ class Coordinator(Observer):
         self._tell()
 
     def _who(self, node: NodeInfo, about: Mapping[str, Any]) -> int:
-        """The number of the site that a node is."""
+        """Return the number of the site that a connected node is; raise :class:`PayloadError` if it is none of them.
+
+        ``about`` is what the node says of itself: the name of its site and of its model.
+        """
         sites = self.directory.guests.sites
         name, model = about.get("site"), about.get("model")
         numbers = [number for number, site in enumerate(sites) if site.name == name and not site.removed]
@@ -181,7 +189,7 @@ class Coordinator(Observer):
         self.status.sites[numbers[0]].model = readable(str(model))[:80]
         return numbers[0]
 
-    # As an observer of the run
+    # Calls of the run, which the coordinator observes
 
     def started(self, run: Run) -> None:
         self.status.round = run.records[-1].round if run.records else 0
@@ -209,6 +217,7 @@ class Coordinator(Observer):
         )
 
     def _tell(self, news: str | None = None) -> None:
+        """Show the status, with a line of news if there is one."""
         self.show(self.status, news)
 
 

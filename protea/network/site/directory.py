@@ -4,8 +4,8 @@ site.py      two functions: model() and data()
 site.toml    settings of this site
 bundle/      what the coordinator gave it
 state/       its model and memory after the last rounds; they never leave
-views/       what its model's tokenizer and frozen layers make of its texts; never leaves
-audit.jsonl  every message that left, in one line
+views/       its samples after its model's tokenizer and frozen layers, cached; they never leave
+audit.jsonl  one line for every message that left the site
 flower/      state and logs of the SuperNode
 """
 
@@ -53,17 +53,17 @@ MODULE = "protea_site"
 
 @dataclass(frozen=True)
 class Settings:
-    """``site.toml``."""
+    """The settings of a site, in ``site.toml``."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: PositiveInt = 1  # of torch
     report: bool = True  # tell the coordinator how accurate this site's model is: counts by class, no samples
     split: Split = field(default_factory=Split)  # of this site's samples, unless data() gives a test part
-    training: dict[str, Any] = field(default_factory=dict)  # what differs from the task's
+    training: dict[str, Any] = field(default_factory=dict)  # overrides of the task's training settings
 
 
 class Site:
-    """A site's directory, with a bundle in it."""
+    """A site: its directory with the coordinator's bundle, its model, data and settings."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,10 +78,12 @@ class Site:
 
     @cached_property
     def task(self) -> Task:
+        """The task of the federation, as the bundle has it."""
         return self.bundle.task
 
     @cached_property
     def settings(self) -> Settings:
+        """The content of ``site.toml``."""
         file = self.path / "site.toml"
         try:
             table = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -92,7 +94,7 @@ class Site:
 
     @cached_property
     def training(self) -> Training:
-        """As the task has it, with this site's changes."""
+        """The training settings of the task, with the overrides of ``site.toml``."""
         table = {**to_table(self.task.training), **self.settings.training}
         training: Training = settings_from_table(Training, table, str(self.path / "site.toml"), "training")
         return training
@@ -118,12 +120,12 @@ class Site:
         return module
 
     def source(self) -> Any:
-        """Give what ``data()`` returns: arrays, a torch data set, or a source such as ``Csv(...)``."""
+        """Call ``data()`` of ``site.py``, which gives arrays, a torch data set, or a source such as ``Csv(...)``."""
         return self._call("data")
 
     @cached_property
     def dataset(self) -> Dataset:
-        """What ``data()`` gives, with the classes of the task."""
+        """The samples that ``data()`` gives, labelled by the classes of the task."""
         given = self.source()
         try:
             return with_classes(as_dataset(given, self.task.classes), self.task.classes)
@@ -134,6 +136,7 @@ class Site:
 
     @cached_property
     def share(self) -> Share:
+        """The rows of the data set for training, validation and test."""
         dataset, settings = self.dataset, self.settings.split
         rows = torch.arange(len(dataset) - dataset.tests)
         if dataset.tests:
@@ -147,23 +150,23 @@ class Site:
 
     @property
     def state(self) -> Path:
-        """The folder of its model and memory, which never leave."""
+        """The folder of the site's model and memory, which never leave."""
         return self.path / "state"
 
     @property
     def ended(self) -> Path:
-        """A file that is there once the coordinator has said that all is done."""
+        """The file that marks the federation as ended by the coordinator."""
         return self.path / "ended"
 
     def trained(self) -> SplitModel:
-        """Give the model after the last round that this site trained in, ready for use."""
+        """Load the model as it is after the last round that this site trained in, in evaluation mode."""
         newest = newest_state(self.state, self.id)
         if newest is None or newest.name == "000000":
             raise ConfigError(f"{self.path} has not trained yet.")
         return self.restored().client(self.id).model.eval()
 
     def restored(self) -> Worker:
-        """Give a worker whose client is as it was after the last round that this site trained in."""
+        """Make a worker whose client is as it was after the last round that this site trained in."""
         worker = Worker(self.plan())
         if (newest := newest_state(self.state, self.id)) is not None:
             worker.load(newest)
@@ -171,6 +174,7 @@ class Site:
 
     @property
     def id(self) -> int:
+        """The site's number, which is that of its client."""
         return self.bundle.invitation.id
 
     @property
@@ -179,20 +183,22 @@ class Site:
 
     @cached_property
     def model_name(self) -> str:
-        """For the coordinator's tables."""
-        with torch.random.fork_rng(devices=[]):  # this one is never trained
+        """The name of the model's architecture, which the coordinator shows."""
+        with torch.random.fork_rng(devices=[]):  # this model is dropped: building it must not change later draws
             return self.model().name
 
     @cached_property
     def maker(self) -> ModelMaker:
+        """The maker that fits models to the task and to the shape of this site's samples."""
         return ModelMaker(self.task.models, self.dataset.shape, len(self.task.classes), self.device)
 
     @cached_property
     def device(self) -> str:
+        """The torch device to train on."""
         return choose_device(self.settings.device)
 
     def model(self) -> SplitModel:
-        """What ``model()`` gives, fitted to the task."""
+        """Call ``model()`` of ``site.py``, and fit the model to the dimension and classes of the task."""
         given = self._call("model")
         if isinstance(given, str):
             return self.maker(given)
@@ -204,11 +210,12 @@ class Site:
         return self.maker.split(Member(f"site.py:{type(given).__name__}"), given).to(self.device)
 
     def public(self) -> Samples | None:
+        """Load the public samples of the federation; None if it has none."""
         path = self.bundle.public
         return None if path is None else public_samples(path, self.task, self.device)
 
     def client(self, id: int, streams: Streams) -> Client:
-        """Build this site's client."""
+        """Build this site's client; raise if ``id`` is another's."""
         if id != self.id:
             raise ProteaError(f"this site is client {self.id}; a job for client {id} came.")
         dataset, parts = self.dataset, self.share
@@ -238,7 +245,7 @@ class Site:
         )
 
     def plan(self) -> WorkerPlan:
-        """Give what a worker of this site needs to know."""
+        """Collect what a worker needs to build this site's client and run its jobs."""
         task = self.task
         return WorkerPlan(
             task.method,
@@ -253,6 +260,7 @@ class Site:
         )
 
     def _call(self, name: str) -> Any:
+        """Call a function of ``site.py`` with those of ``classes`` and ``dim`` that it has parameters for."""
         function: Callable[..., Any] = getattr(self.code, name)
         given = {"classes": self.task.classes, "dim": self.task.models.dim}
         wanted = inspect.signature(function).parameters
@@ -266,7 +274,7 @@ class Site:
 
 @dataclass(frozen=True)
 class SiteBuilder(Builder):
-    """Makes the one client that lives at a site."""
+    """The builder of the one client that lives at a site."""
 
     site: Site
 

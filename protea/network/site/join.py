@@ -1,7 +1,7 @@
 """A site's processes: a SuperNode that talks to the coordinator, and a client process that trains.
 
-The process that is started by ``protea site join`` watches over the two.  If the client process is
-killed, it is started anew and goes on from what is on disk.
+``protea site join`` watches over the two.  A client process that is killed is started anew and goes on from what is
+on disk.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from protea.network.site.audit import audit_lines
 from protea.network.site.directory import Site
 from protea.network.site.service import SiteService
 
-PATIENCE = 600.0  # seconds that a site tries to be let in
-AGAIN = 3.0  # seconds between tries
-SAID = 2.0  # seconds within which the last answer has left
-SHORT = 10.0  # seconds: a process that lives no longer than this has a reason that another start will not mend
-TRIES = 3  # starts of such a process in a row
+PATIENCE = 600.0  # seconds that a site keeps trying while the server refuses it
+AGAIN = 3.0  # seconds between these tries
+SAID = 2.0  # seconds for the last answer to be sent before the processes are stopped
+SHORT = 10.0  # seconds: a process that ends sooner probably will end so again
+TRIES = 3  # such early ends in a row before giving up
 
 Tell = Callable[[str], None]
 
 
 def join(path: Path, tell: Tell) -> None:
-    """Take part in a federation until interrupted."""
+    """Take part in a federation until it ends or this process is interrupted; ``tell`` is called with news."""
     site = Site(path)
     taken = f"{path} takes part already, in another process.  Stop that one first."
     with hold_lock(path / ".lock", taken):
         site.ended.unlink(missing_ok=True)
-        site.restored().client(site.id)  # what is wrong with model, data or state is said now
+        site.restored().client(site.id)  # errors in model, data or state show before anything is started
         invitation = site.bundle.invitation
         node = Node(path / "flower", invitation.address, site.bundle.ca, site.bundle.key)
         client = ClientProcess(path, node)
@@ -50,7 +50,7 @@ def join(path: Path, tell: Tell) -> None:
 
 
 def watch(node: Node, client: ClientProcess, site: Site, tell: Tell) -> None:
-    """Keep both processes running until the federation ends, and tell what goes on."""
+    """Keep both processes running until the federation ends, and tell of connections and of every message sent."""
     refused: float | None = None  # since when the server has not let this site in
     audit, seen, connected = site.path / "audit.jsonl", 0, False
     if audit.exists():
@@ -77,7 +77,7 @@ def watch(node: Node, client: ClientProcess, site: Site, tell: Tell) -> None:
         if audit.exists() and audit.stat().st_size > seen:
             with audit.open("rb") as file:
                 file.seek(seen)
-                whole, end, _ = file.read().rpartition(b"\n")  # of what comes after, the end is still to come
+                whole, end, _ = file.read().rpartition(b"\n")  # what follows is a line still being written
             seen += len(whole + end)
             for line in audit_lines(whole):
                 tell(f"Sent in round {line['round']}: {line['task']}, {line['bytes']:,} bytes, {line['blake2b']}")
@@ -87,8 +87,10 @@ def watch(node: Node, client: ClientProcess, site: Site, tell: Tell) -> None:
 
 
 def refuse_for_ever(log: str) -> None:
-    """Raise if a SuperNode's words give a reason that no other try will mend."""
-    if re.search("certificate.verify.failed|wrong.version.number", log, re.IGNORECASE):  # a lost connection may pass
+    """Raise if the SuperNode's log shows an error that trying again will not mend, such as a wrong certificate."""
+    if re.search(
+        "certificate.verify.failed|wrong.version.number", log, re.IGNORECASE
+    ):  # other errors, as a lost connection, may go away
         raise ProteaError(
             "The server's certificate is not one of this federation's: either the bundle is of another federation, or "
             f"another server answers at that address.  The SuperNode's words:\n{log}"
@@ -96,7 +98,7 @@ def refuse_for_ever(log: str) -> None:
 
 
 class ClientProcess:
-    """The client process of a site, as the process that watches over it sees it."""
+    """The client process of a site, started, restarted and stopped from the process that watches over it."""
 
     def __init__(self, path: Path, node: Node) -> None:
         self.path, self.node, self.short = path, node, 0
@@ -118,10 +120,11 @@ class ClientProcess:
 
     @property
     def alive(self) -> bool:
+        """Whether the process is running."""
         return self.process.poll() is None
 
     def restart(self, tell: Tell) -> None:
-        """Start it anew; :class:`ProteaError` if it has ended at once several times in a row."""
+        """Start the process anew; raise :class:`ProteaError` if it has ended at once several times in a row."""
         self.short = self.short + 1 if time.monotonic() < self.started + SHORT else 0
         with self.log.open("rb") as file:
             file.seek(self.start)
@@ -132,13 +135,17 @@ class ClientProcess:
         self._start()
 
     def stop(self) -> None:
+        """Kill the process if it runs, and wait for its end."""
         if self.alive:
             self.process.kill()
         self.process.wait()
 
 
 def serve(path: str, address: str, parent: str) -> None:
-    """Answer the coordinator while the watching process lives.  This is the whole life of a client process."""
+    """Answer the coordinator's messages as long as the watching process lives: the main function of a client process.
+
+    ``address`` is that of the SuperNode, ``parent`` the id of the watching process.
+    """
 
     def end_with_parent() -> None:
         while os.getppid() == int(parent):

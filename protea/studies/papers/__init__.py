@@ -1,8 +1,8 @@
-"""The tables of papers: their numbers, and the experiments that would give them.
+"""Tables of papers: the printed numbers, and the experiments that should give them.
 
-Each paper is a TOML file in this folder.  A table has columns (``cells``) and rows; the words of a
-cell, such as ``practical/cifar10``, and the name of a row say which ``changes`` to the paper's base
-experiment apply: each entry all of whose words are there, in the order of the file.
+Each paper is a TOML file in this folder.  A table has columns (``cells``) and rows (methods).  Each entry of
+``changes`` is keyed by words, and applies to the paper's base experiment where all its words are among those of the
+cell, such as ``practical/cifar10``, and the name of the row; entries apply in the order of the file.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from protea.core.errors import ConfigError, nearest
 Measure = Literal["test", "ensemble", "server", "numbers"]
 
 NOT_THERE = "-"  # no such number in the paper: the method does not apply, or was not run
-DIVERGED = "diverged"  # the paper says so
-UNREADABLE = "?"  # in our copy
+DIVERGED = "diverged"  # printed so in the paper
+UNREADABLE = "?"  # not legible in our copy of the paper
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Number:
 
     @classmethod
     def of(cls, text: str) -> Number:
-        """From ``88.15±0.43``, ``88.15``, or one of the three marks above."""
+        """Parse ``88.15±0.43``, ``88.15``, or one of the three marks above."""
         if text in (NOT_THERE, DIVERGED, UNREADABLE):
             return cls(text)
         mean, _, deviation = text.partition("±")
@@ -47,7 +47,7 @@ class Number:
 
 @dataclass(frozen=True)
 class TableFile:
-    """``[toml.table1]`` of a paper's file."""
+    """One table as it is written in a paper's file, below ``[tables]``."""
 
     shows: str
     cells: list[str]
@@ -62,7 +62,7 @@ class TableFile:
 
 @dataclass(frozen=True)
 class PaperFile:
-    """A paper's file.  ``needs`` says of a word what a run with it would need and Protea does not have."""
+    """The content of a paper's file.  ``needs`` tells for a word of a cell, or a row, what Protea lacks to run it."""
 
     title: str
     source: str
@@ -77,7 +77,7 @@ class PaperFile:
 
 @dataclass(frozen=True)
 class Preset:
-    """One table of a paper."""
+    """One table of a paper, with all that is needed to run it again."""
 
     name: str  # fedtgp/table1
     paper: str
@@ -94,7 +94,7 @@ class Preset:
     own: bool = False  # a table of ours, for which no paper has numbers
 
     def table(self, cell: str, row: str) -> Table:
-        """The experiment of a cell and row, as a table of settings."""
+        """Return the settings of the experiment behind a cell and row."""
         words, result = {*cell.split("/"), row}, self.base
         for needed, changes in self.changes:
             if needed <= words:
@@ -102,7 +102,10 @@ class Preset:
         return result
 
     def experiment(self, cell: str, row: str, changes: Sequence[str] = (), variant: str | None = None) -> Experiment:
-        """Checked.  ``variant``, such as ``fedtgp@code``, takes the place of the method's name."""
+        """Build and check the experiment behind a cell and row, with further ``changes``.
+
+        ``variant``, such as ``fedtgp@code``, replaces the method's name.
+        """
         table = override(self.table(cell, row), changes)
         if variant is not None:
             method = table["method"]
@@ -110,11 +113,12 @@ class Preset:
         return experiment_from_table(table, f"{self.name}, {cell}, {row}")
 
     def method(self, cell: str, row: str) -> str:
+        """Return the name of the method of a cell and row."""
         method = self.table(cell, row).get("method", "fedproto")
         return str(method if isinstance(method, str) else method["name"])
 
     def lacking(self, cell: str, row: str) -> str | None:
-        """Why a cell and row cannot be run here, if so."""
+        """Return why a cell and row cannot be run; None if they can."""
         for word in (*cell.split("/"), row):
             if word in self.needs:
                 return self.needs[word]
@@ -126,16 +130,20 @@ class Preset:
 
 
 def names() -> list[str]:
-    """All tables of the papers here."""
+    """List the tables of all papers in this folder, as ``paper/table``."""
     return [f"{paper}/{name}" for paper in papers() for name in load(paper).tables]
 
 
 def papers() -> list[str]:
+    """List the papers in this folder."""
     return sorted(Path(each.name).stem for each in files(__name__).iterdir() if each.name.endswith(".toml"))
 
 
 def find(name: str) -> tuple[Preset, list[str]]:
-    """The table of ``paper/table`` or ``file.toml/table``, and its cells that have all words that follow."""
+    """Find the table that a name such as ``fedtgp/table1/cifar10`` means, and those of its cells that it selects.
+
+    A name is ``paper/table`` or ``file.toml/table``; cells are selected by the words that follow, all of them.
+    """
     stem, dot, rest = name.partition(".toml/")
     paper, _, rest = (f"{stem}.toml", "", rest) if dot else name.partition("/")
     table, _, words = rest.partition("/")
@@ -154,7 +162,7 @@ def find(name: str) -> tuple[Preset, list[str]]:
 
 
 def load(paper: str) -> PaperFile:
-    """A paper of this folder by name, or one's own by the path of its file."""
+    """Read a paper's file: one of this folder by its name, any other by its path."""
     own = paper.endswith(".toml")
     try:
         text = (Path(paper) if own else files(__name__) / f"{paper}.toml").read_text(encoding="utf-8")
@@ -166,6 +174,7 @@ def load(paper: str) -> PaperFile:
 
 
 def preset_of(paper: str, table: str) -> Preset:
+    """Build the preset of a table from the paper's file."""
     whole = load(paper)
     where = f"{paper}, tables.{table}"
     part: TableFile = settings_from_table(TableFile, whole.tables[table], where)
@@ -192,6 +201,7 @@ def preset_of(paper: str, table: str) -> Preset:
 
 
 def numbers(text: str, cells: Sequence[str], where: str) -> dict[str, Number]:
+    """Parse a row of numbers separated by spaces, one for each cell; ``where`` names the row in errors."""
     found = text.split()
     if len(found) != len(cells):
         raise ConfigError(f"{where}: {len(found)} numbers for {len(cells)} cells.  Write - where there is none.")
@@ -202,7 +212,7 @@ def numbers(text: str, cells: Sequence[str], where: str) -> dict[str, Number]:
 
 
 def merged(first: Table, second: Table) -> Table:
-    """Both tables in one; the second has the last word."""
+    """Merge two tables, and the tables within them; where both have a value, take the second's."""
     result = dict(first)
     for name, value in second.items():
         inner = result.get(name)

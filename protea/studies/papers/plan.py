@@ -1,4 +1,4 @@
-"""What there is to run for a table of a paper, at full size or smaller."""
+"""The plan for a table of a paper: which experiments to run, at full size or scaled down."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from protea.config.toml import to_table
 from protea.core.errors import ConfigError, nearest
 from protea.studies.papers import Preset
 
-PLACE = ("engine", "device", "checkpoint")  # settings that say where and how, not what
+PLACE = ("engine", "device", "checkpoint")  # sections on where a run takes place, which change no number of it
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How a table is made smaller than the paper's, and what else is changed in it."""
+    """Options that scale a table down from the paper's size, and other changes to its experiments."""
 
     rounds: int | None = None
     fraction: float | None = None  # of the data
@@ -43,7 +43,7 @@ class Scale:
                 )
 
     def of(self, full: Experiment) -> Experiment:
-        """The experiment in small.  Evaluations and public samples become fewer with rounds and data."""
+        """Scale an experiment down.  Fewer rounds are evaluated as many times; public samples shrink with the data."""
         rounds, data = min(self.rounds or full.rounds, full.rounds), full.data
         if self.fraction is not None and self.fraction < 1:
             samples = max(1, round(self.fraction * pool(data.source, data.pool)))
@@ -51,7 +51,7 @@ class Scale:
         return replace(full, rounds=rounds, data=data, evaluation=closer(full.evaluation, rounds / full.rounds))
 
     def label(self, preset: Preset, full: Iterable[Experiment]) -> str:
-        """What is smaller than in the paper; empty if nothing is."""
+        """Describe what is smaller than in the paper; empty if nothing is."""
         found = []
         if longer := sorted({each.rounds for each in full if each.rounds > (self.rounds or each.rounds)}):
             found.append(f"{self.rounds} of {' or '.join(map(str, longer))} rounds")
@@ -74,16 +74,18 @@ class Planned:
 
     @property
     def title(self) -> str:
+        """The run as a display names it."""
         return f"{self.row}, {self.cell}, seed {self.seed}"
 
     @property
     def finished(self) -> bool:
+        """Whether the run has ended and written its summary."""
         return (self.path / "summary.json").is_file()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All of a table that is asked for."""
+    """The part of a table that is asked for: its runs, and what cannot be run."""
 
     preset: Preset
     cells: Sequence[str]
@@ -94,12 +96,15 @@ class Plan:
 
     @property
     def open(self) -> list[Planned]:
-        """What is still to do, each directory once."""
+        """The runs that have not finished, each directory once."""
         return list({each.path: each for each in self.runs if not each.finished}.values())
 
 
 def plan(preset: Preset, cells: Sequence[str], methods: Sequence[str], scale: Scale, out: Path) -> Plan:
-    """Check all experiments; nothing is trained, and data are read only to take a share of them."""
+    """Plan the runs for a table and check their experiments.
+
+    Nothing is trained; data are read only where a fraction of them is asked for.
+    """
     chosen, lacking = chosen_runs(preset, cells, methods), {}
     full: dict[tuple[str, str], Experiment] = {}
     for (cell, row), variant in chosen.items():
@@ -126,7 +131,7 @@ def plan(preset: Preset, cells: Sequence[str], methods: Sequence[str], scale: Sc
 
 
 def warning(label: str, changes: Sequence[str], variants: Sequence[str]) -> str:
-    """How a table differs from the paper's.  Where and by how many workers it runs is no difference."""
+    """Describe how a table differs from the paper's.  Device, engine and checkpoints make no difference."""
     parts = [f"Scaled down: {label}."] if label else []
     changed = [change for change in changes if change.partition("=")[0].partition(".")[0] not in PLACE]
     parts += [f"Changed: {', '.join([*changed, *variants])}."] if changed or variants else []
@@ -134,7 +139,10 @@ def warning(label: str, changes: Sequence[str], variants: Sequence[str]) -> str:
 
 
 def chosen_runs(preset: Preset, cells: Sequence[str], methods: Sequence[str]) -> dict[tuple[str, str], str | None]:
-    """Cells and rows whose row or method is among those named, with its variant if that is; all, if none is named."""
+    """Choose the cells and rows whose row or method is named in ``methods``, or all if none is named.
+
+    The values are the methods with their variant, such as ``fedtgp@code``; None where no variant is named.
+    """
     every = [(cell, row) for cell in cells for row in preset.rows]
     if not methods:
         return dict.fromkeys(every)
@@ -157,7 +165,7 @@ def chosen_runs(preset: Preset, cells: Sequence[str], methods: Sequence[str]) ->
 
 
 def refuse_missing(experiments: Iterable[Experiment]) -> None:
-    """Name all data sets that are not on this machine, and how to get them."""
+    """Raise if data sets are not on this machine, and name all of them with the commands that download them."""
     lacking = {}
     for each in experiments:
         files = getattr(each.data.source, "files", None)
@@ -173,23 +181,23 @@ def refuse_missing(experiments: Iterable[Experiment]) -> None:
 
 
 def closer(evaluation: Evaluation, part: float) -> Evaluation:
-    """As many evaluations in a run that is shorter."""
+    """Shorten the interval of evaluations to a ``part`` of it, so that a shorter run has as many."""
     shared = evaluation.shared if isinstance(evaluation.shared, str) else max(1, round(evaluation.shared * part))
     return replace(evaluation, every=max(1, round(evaluation.every * part)), shared=shared)
 
 
 @cache
 def pool(source: Any, which: str) -> int:
-    """How many samples a source has to deal out."""
+    """Count the samples of a source that are split among clients: all, or those of its training part."""
     data = source.load()
     return len(data) - (data.tests if which == "train" else 0)
 
 
 def directory(experiment: Experiment) -> str:
-    """``cifar10-fedtgp-s1-4f2a9c1e``: equal for equal experiments, wherever in a table they stand."""
+    """Name a run's directory, such as ``cifar10-fedtgp-s1-4f2a9c1e``: equal experiments have the same name."""
     source = name_of("sources", type(experiment.data.source)).rpartition(":")[2].lower()
     table = to_table(experiment)
-    del table["checkpoint"]  # it changes no number, and of the engine only threads do
+    del table["checkpoint"]  # checkpoints change no number; of the engine, only threads do
     text = json.dumps({**table, "engine": experiment.engine.threads}, sort_keys=True)
     mark = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return f"{source}-{method_label(experiment.method)}-s{experiment.seed}-{mark}"
