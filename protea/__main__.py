@@ -13,9 +13,12 @@ def main() -> None:
     """Run the command; the server that forks worker processes is started first, to get ready during the imports."""
     if TRAINING & set(sys.argv[1:2]) and "--help" not in sys.argv:
         start_forkserver()
-    from protea.cli import app
+    try:
+        from protea.cli import app
 
-    app.main()
+        app.main()
+    except KeyboardInterrupt:
+        sys.exit(130)  # whatever can be gone on with has said so
 
 
 if __name__ == "__main__":

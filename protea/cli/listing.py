@@ -124,6 +124,12 @@ LISTS: dict[str, Callable[[], Table]] = {
     "architectures": plugged("architectures"),
     "data": plugged("sources"),
     "partitions": plugged("partitions"),
+    "optimizers": plugged("optimizers"),
+    "samplers": plugged("samplers"),
+    "filters": plugged("filters"),
+    "rules": plugged("rules"),
+    "metrics": plugged("metrics"),
+    "trackers": plugged("trackers"),
     "engines": plugged("engines"),
     "tables": tables,
 }

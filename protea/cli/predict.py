@@ -83,8 +83,10 @@ def refuse_out(out: str, data: Path) -> None:
     if out == "-":
         return
     path = Path(out)
-    if path.exists() and (path.is_dir() or (data.exists() and path.samefile(data))):
-        raise ConfigError(f"--out {out} is a folder, or the samples themselves.  Choose another name.")
+    if path.is_dir():
+        raise ConfigError(f"--out {out} is a folder.  Name a file in it, such as {path / 'predictions.csv'}.")
+    if data.exists() and path.resolve().is_relative_to(data.resolve()):
+        raise ConfigError(f"--out {out} is where the samples are, which would be overwritten.  Choose another name.")
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {path.absolute().parent}.")
 
@@ -116,6 +118,11 @@ def progress(samples: int) -> Iterator[Callable[[int], object]]:
 
 def show_predictions(found: Predictions, out: str, who: str, rule: str, note: str = "") -> None:
     """Write the table of predictions, or show its beginning; and show the scores if there are labels."""
+    if out != "-":
+        try:
+            found.write(Path(out))
+        except OSError as error:
+            raise ConfigError(f"{out} cannot be written: {error.strerror}.  Choose another file.") from error
     console = Console()
     say(console, f"{who}: {len(found):,} samples.")
     meaning = f" ({RULES[rule]})" if rule in RULES else ""
@@ -135,10 +142,6 @@ def show_predictions(found: Predictions, out: str, who: str, rule: str, note: st
         say(console, title)
         console.print(table)
     if out != "-":
-        try:
-            found.write(Path(out))
-        except OSError as error:
-            raise ConfigError(f"{out} cannot be written: {error.strerror}.  Choose another file.") from error
         say(console, f"Written: {out}, {len(found):,} lines")
 
 

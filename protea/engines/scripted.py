@@ -1,7 +1,7 @@
 """Clients that follow a script: test the server side of a method without training anything.
 
 engine = Scripted(lambda job: Prototypes.of(features[job.client], labels[job.client], classes=3))
-for record in Federation(MyMethod(), engine, server, clients=2, rounds=5).run(): ...
+for record in Federation(MyMethod(), engine, server, FederationPlan(clients=2, rounds=5)).run(): ...
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from protea.federation.ledger import Ledger
 from protea.federation.plan import FederationPlan
 from protea.federation.record import ClientRecord, Cost, Record
 from protea.federation.round import Round
+from protea.federation.sampling import sample
 from protea.federation.uploads import Accepted, Inspection, by_client, refuse_infinite
 
 WHY: dict[Absence, str] = {"dropped out": "dropped out", "late": "was late", "quarantined": "is in quarantine"}
@@ -65,6 +66,7 @@ class Federation:
         self.ledger = Ledger(plan.limits.quarantine)
         self.clients = plan.clients  # a federation over a network may grow
         self.here: Sequence[int] = range(plan.clients)  # clients within reach in this round
+        self.chosen: Sequence[int] = ()  # the participants of the last round
         self.started = False
         self.peaks: dict[int, int] = {}  # peak memory of worker processes in bytes, by process id
 
@@ -103,7 +105,7 @@ class Federation:
         """Begin a round: find the clients within reach, sample participants, and draw which of these are absent."""
         server = self.server
         self.here = range(self.clients) if self.roster is None else self.roster()
-        chosen = self._sample()
+        self.chosen = chosen = self._sample()
         absent = draw_absences(self.plan.faults, chosen, self.clients, server.rng.at("round", server.round))
         absent |= {client: "quarantined" for client in chosen if self.ledger.quarantined(client)}
         settings = self.plan.evaluation
@@ -178,7 +180,7 @@ class Federation:
     def _sample(self) -> list[int]:
         """Sample this round's participants among the clients within reach, in ascending order."""
         rng, count = self.server.rng.at("round", self.server.round), participants(len(self.here), self.plan.fraction)
-        return sorted(self.plan.sampler(self.here, count, self.server.round, rng))
+        return sample(self.plan.sampler, self.here, count, self.server.round, rng)
 
     def _jobs(self, task: JobKind, clients: Sequence[int]) -> list[Job]:
         """Make a job for each client.  Clients that are sent the very same object share one packed copy of it."""
@@ -286,7 +288,7 @@ class Federation:
         server, found = self.server, Named()
         if (known := self.prototypes()) is not None:
             found = {f"global.{name}": tensor for name, tensor in pack(known).items()}
-        clients = self.here if self.plan.evaluation.clients == "all" else self._sample()
+        clients = self.here if self.plan.evaluation.clients == "all" else self.chosen
         for reply in self._ask(self._jobs("look", clients), ignore):
             try:
                 if reply.error is None and (shown := unpack(Snapshot, reply.up)) is not None:

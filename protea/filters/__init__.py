@@ -1,7 +1,7 @@
 """What happens to an upload between a client's pack and the server's aggregate.
 
     client:  method.local_update -> pack -> filters (in order) -> bytes
-    server:  bytes -> declared? sized? finite? -> filters (reversed) -> method.check -> aggregate
+    server:  bytes -> well-formed? small enough? -> filters (reversed) -> declared? finite? -> method.check -> aggregate
 
     base.py      what a filter is, and the two ends of the pipeline
     clip.py      class vectors that are longer than allowed are shortened

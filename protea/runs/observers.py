@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from protea.core.errors import ConfigError
 from protea.federation.jobs import Reply
 from protea.federation.record import Record
 
@@ -60,23 +61,43 @@ class _OfRounds(Observer):
 
 
 class Observers(Observer):
-    """Several observers as one; each is told, in order, whatever the others say."""
+    """Several observers as one.  Each is told, in order, also if one before it fails; the first failure is raised."""
 
     def __init__(self, observers: Sequence[Observer | Callback] = ()) -> None:
+        for each in observers:
+            if not isinstance(each, Observer) and not callable(each):
+                raise ConfigError(
+                    f"observers has {each!r}; expected are objects of protea.Observer, or functions of a record."
+                )
         self.all = [each if isinstance(each, Observer) else _OfRounds(each) for each in observers]
+        self._told: list[Observer] = []  # that the run began; only these are told that it ended
 
     def started(self, run: Run) -> None:
-        for each in self.all:
+        def begin(each: Observer) -> None:
+            self._told.append(each)
             each.started(run)
 
+        _tell(begin, self.all)
+
     def replied(self, reply: Reply) -> None:
-        for each in self.all:
-            each.replied(reply)
+        _tell(lambda each: each.replied(reply), self.all)
 
     def round(self, record: Record) -> Verdict:
-        verdicts = [each.round(record) for each in self.all]
-        return STOP if STOP in verdicts else None
+        return STOP if STOP in _tell(lambda each: each.round(record), self.all) else None
 
     def ended(self, run: Run) -> None:
-        for each in self.all:
-            each.ended(run)
+        told, self._told = self._told, []
+        _tell(lambda each: each.ended(run), told)
+
+
+def _tell(tell: Callable[[Observer], object], observers: Sequence[Observer]) -> list[object]:
+    """Tell all observers something; collect what they say, and raise the first failure at the end."""
+    said, failed = list[object](), list[BaseException]()
+    for each in observers:
+        try:
+            said.append(tell(each))
+        except BaseException as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return said

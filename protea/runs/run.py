@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
 
-from protea.clients.state_files import save_server
+from protea.clients.state_files import carry_clients, save_server
 from protea.config.experiment import Experiment, load_experiment, method_label
 from protea.config.units import percent
 from protea.core.errors import CheckpointError, ConfigError, ProteaError
@@ -71,7 +71,12 @@ class Run:
         self._kept: TrainedState | None = None  # what was learned, if it was asked for or nothing else keeps it
         self._summary: dict[str, Any] | None = None
         self._clear: weakref.finalize[..., Run] | None = None  # removes the folder of what is kept
-        self._broken = False  # a run without a directory that failed cannot go on
+        self._over = ""  # why a run without a directory cannot go on
+        if experiment is not None and not isinstance(experiment, Experiment | RunSetup):
+            raise ConfigError(
+                f"A run is of an Experiment; found {experiment!r}.  From a file: protea.Run(load_experiment(path)), "
+                f"with load_experiment of protea.config.experiment."
+            )
         if self.directory is not None:
             if self._given is not None:
                 self.directory.go_on = self._given.go_on(self.directory.path)
@@ -103,26 +108,36 @@ class Run:
             if stopped or driver.done:
                 self._end(driver)
             return record
-        except BaseException:
-            self._broken = self.directory is None
-            self.close()
+        except BaseException as error:
+            self._over = "This run has failed"
+            try:
+                self.close()
+            except Exception as also:  # such as of an observer: what went wrong first is what matters
+                error.add_note(f"When the run was closed: {also!r}")
             raise
 
     def _driving(self) -> Driver:
         """What plays the rounds: as it was left, or opened now."""
         if self._driver is None:
-            if self._broken:
-                raise ConfigError("This run has failed, and keeps nothing on disk to go on from.  Make a new one.")
+            if self._over and self.directory is None:
+                raise ConfigError(
+                    f"{self._over}, and keeps nothing on disk to go on from.  Make a new one; with a path it can go on."
+                )
             self._driver = Driver(self.setup, self.directory, self.observers.replied)
             self.observers.started(self)
         return self._driver
 
     def _end(self, driver: Driver) -> None:
         """Write the summary, or without a directory keep what was learned, and close."""
-        self._summary = driver.end()
+        summary = driver.end()
+        self._keep_models(driver)
+        self._summary = summary
+        self.close()
+
+    def _keep_models(self, driver: Driver) -> None:
+        """Keep what was learned, where no directory does."""
         if self.directory is None and self.keep_models:
             self._kept = self._state_of(driver.loop)
-        self.close()
 
     def finish(self) -> Result:
         """Play all rounds that are left."""
@@ -131,14 +146,21 @@ class Run:
         return self.result
 
     def close(self) -> None:
-        """Give back processes, files and the lock on the directory.  A run with a directory can go on later."""
-        if self._driver is not None:
-            driver, self._driver = self._driver, None
-            self._records = driver.records
-            try:
-                self.observers.ended(self)
-            finally:
-                driver.close()
+        """Give back processes, files and the lock on the directory.
+
+        A run with a directory can go on later.  One without keeps its records and models, and is over.
+        """
+        if self._driver is None:
+            return
+        driver = self._driver
+        if not self._over and self._summary is None and driver.records:
+            self._keep_models(driver)
+        self._over = self._over or f"This run was closed after round {driver.loop.server.round}"
+        self._records, self._driver = driver.records, None
+        try:
+            self.observers.ended(self)
+        finally:
+            driver.close()
 
     def __enter__(self) -> Self:
         return self
@@ -242,7 +264,8 @@ class Run:
             return self._kept
         if self.directory is None:
             if self._kept is None:
-                raise ConfigError("This run has not begun: nothing is learned yet.  Iterate over it, or finish() it.")
+                why = self._over or "This run has not begun"
+                raise ConfigError(f"{why}: there are no models.  Iterate over a run, or finish() it, to have some.")
             return self._kept
         found = checkpoint.complete(self.directory.checkpoints)
         if not found:
@@ -259,11 +282,15 @@ class Run:
     def _state_of(self, loop: Federation) -> TrainedState:
         """Write the state of server and clients to a folder that is gone with this run."""
         folder = Path(tempfile.mkdtemp(prefix="protea-run-"))
-        if self._clear is not None:
-            self._clear()  # of an earlier round
+        earlier, clear = self._kept, self._clear
         self._clear = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         save_server(loop.server, folder)
-        loop.engine.save(folder)
+        loop.engine.save(folder)  # from where it goes on, also with clients that it has not met
+        complete = [] if self.directory is None else checkpoint.complete(self.directory.checkpoints)
+        for source in [*([earlier.folder] if earlier is not None else []), *complete[-1:]]:
+            carry_clients(source, folder)
+        if clear is not None:
+            clear()
         return TrainedState(self.setup, folder, loop.server.round)
 
 

@@ -167,9 +167,9 @@ class Simulation(RunSetup):
         return self.factory.server(self.experiment.seed, view)
 
     def new_client(self, client: int) -> Client:
-        if not 0 <= client < self.experiment.clients:
+        if not isinstance(client, int) or not 0 <= client < self.experiment.clients:
             raise ConfigError(
-                f"There is no client {client}: this run has those from 0 to {self.experiment.clients - 1}."
+                f"There is no client {client!r}: this run has those from 0 to {self.experiment.clients - 1}."
             )
         return worker_plan(self.experiment, self.factory).make_client(client)
 

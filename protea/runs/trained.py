@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,8 @@ class TrainedClient:
 
     def confusion(self, part: Part = "test", rule: str = "method") -> Tensor:
         """How often each class (row) was answered as each class (column), on the client's own samples."""
+        if part not in get_args(Part):
+            raise ConfigError(f"A client has no part {part!r}.  {nearest(part, get_args(Part))}")
         data = self.client.parts.get(part)
         if data is None:
             return torch.zeros(self.client.classes, self.client.classes, dtype=torch.int64)

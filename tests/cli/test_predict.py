@@ -128,7 +128,7 @@ def test_wrong_places_are_refused_before_any_work(command: Command, run: Path):
     done = command("predict", run, "new.npz", "--client", "1", "--out", "no/such/out.csv")
     assert done.code == 2 and "there is no folder" in done.err
     done = command("predict", run, "new.npz", "--client", "1", "--out", "new.npz")
-    assert done.code == 2 and "the samples themselves" in done.err
+    assert done.code == 2 and "where the samples are" in done.err
     done = command("predict", ".", "new.npz", "--client", "1")
     assert done.code == 2 and "is not a run directory" in done.err
     done = command("predict", run, "nothing.npz", "--client", "1")
@@ -218,3 +218,14 @@ def test_the_confusion_matrix_of_a_client_agrees_with_the_records(run: Path):
             matrix = trained.confusion(rule=rule)
             assert int(matrix.trace()) == last[client][f"test/{rule}"]
             assert int(matrix.sum()) == last[client]["test/samples"]
+
+
+def test_the_samples_are_never_overwritten(run: Path, command: Command, tmp_path: Path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(3):
+        Image.fromarray(IMAGES[number]).save(folder / f"{number}.png")
+    before = (folder / "0.png").read_bytes()
+    said = command("predict", run, folder, "--client", "1", "--out", folder / "0.png")
+    assert said.code == 2 and "is where the samples are, which would be overwritten" in said.err
+    assert (folder / "0.png").read_bytes() == before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -164,7 +164,7 @@ def test_what_cannot_be_predicted_is_said(ended: Run):
         ended.client(3)
     assert ended.predict(np.zeros((2, 8, 8), np.float32), client=0).shape == (2, 10)  # grey, without channels
     assert ended.predict(torch.zeros(0, 1, 8, 8), client=0).shape == (0, 10)
-    with pytest.raises(ConfigError, match="nothing is learned yet"):
+    with pytest.raises(ConfigError, match="This run has not begun: there are no models"):
         Run(SMALL).client(0)
 
 
@@ -270,3 +270,65 @@ def test_evaluation_settings_survive_being_loaded(tmp_path: Path):
     experiment = replace(SMALL, rounds=1, evaluation=Evaluation(snapshots=0, protocol="final"))
     Run(experiment, tmp_path / "run").finish()
     assert protea.load(tmp_path / "run").experiment.evaluation == experiment.evaluation
+
+
+def test_looking_at_a_run_changes_nothing(tmp_path: Path):
+    rare = replace(SMALL, rounds=8, clients=4, fraction=0.25, evaluation=Evaluation(every=8, snapshots=0))
+    Run(rare, tmp_path / "whole").finish()
+    path = tmp_path / "looked-at"
+    with Run(rare, path) as first:
+        for record in first:
+            if record.round == 4:
+                break
+    again = protea.load(path)
+    for _ in again:  # most clients were met before the checkpoint only
+        for client in range(4):
+            assert again.predict(DIGIT, client=client).shape == (5, 10)
+    assert learned(again) == learned(protea.load(tmp_path / "whole"))
+    for client in range(4):
+        assert torch.equal(again.predict(DIGIT, client), protea.load(tmp_path / "whole").predict(DIGIT, client))
+
+
+def test_a_run_in_memory_that_was_closed_keeps_its_models_and_is_over():
+    with Run(SMALL) as run:
+        run.step()
+    assert run.predict(DIGIT, client=0).shape == (5, 10) and len(run.records) == 1
+    with pytest.raises(ConfigError, match=r"This run was closed after round 1, and keeps nothing on disk"):
+        run.step()
+
+
+def test_one_observer_that_fails_does_not_silence_the_others():
+    class Fails(Observer):
+        def round(self, record: Record) -> None:
+            raise RuntimeError("no luck")
+
+        def ended(self, run: Run) -> None:
+            raise RuntimeError("nor at the end")
+
+    before, after = Diary(), Diary()
+    with pytest.raises(RuntimeError, match="no luck") as caught:
+        Run(SMALL, observers=[before, Fails(), after]).finish()
+    assert before.lines == after.lines == ["started after 0", "round 1", "left"]
+    assert "nor at the end" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("chosen", [[0, 0], [99], [], None])
+def test_a_sampler_that_chooses_nonsense_is_named(chosen: object):
+    @dataclass(frozen=True)
+    class Odd:
+        def __call__(self, clients: object, count: int, round: int, rng: object) -> object:
+            return chosen
+
+    with pytest.raises(ConfigError, match=r"sampler Odd chose .* in round 1; expected is a list of 3 different"):
+        Run(replace(SMALL, sampler=Odd())).step()
+
+
+def test_what_is_of_the_wrong_kind_is_refused_at_once(ended: Run):
+    with pytest.raises(ConfigError, match=r"A run is of an Experiment; found 'exp.toml'"):
+        Run("exp.toml")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"observers has 3; expected are objects of protea.Observer, or functions"):
+        Run(SMALL, observers=[3])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"There is no client 'a'"):
+        ended.client("a")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"A client has no part 'tst'.  Did you mean test\?"):
+        ended.client(0).confusion("tst")  # type: ignore[arg-type]
