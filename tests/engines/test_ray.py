@@ -43,6 +43,8 @@ from protea.federation.jobs import Job, Reply, Watch, ignore
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
 from protea.federation.record import Record
+from protea.filters.clip import Clip
+from protea.filters.quantize import Quantize
 from protea.methods.fedpkd import FedPKD
 from protea.methods.fedproto import FedProto
 from protea.methods.fedtgp import FedTGP
@@ -88,11 +90,12 @@ def federation(engine: Any, rounds: int = 3, watch: Watch = ignore, **options: A
     ids=["there and back", "here and there"],
 )
 def test_a_run_goes_on_in_another_engine(method: Method[Any, Any], first: Engine, then: Engine, tmp_path: Path):
-    """With public samples, a model on the server, and data from a file of the node's."""
+    """With public samples, a model on the server, filters, and data from a file of the node's."""
     experiment = Experiment(
         rounds=3, clients=4, fraction=0.75, method=method, engine=Engine("inline"),
         models=Models(dim=16, server="tiny_mlp"), training=Training(batch=64),
         data=Data(source=Spiral(classes=3, points=60), public=9), checkpoint=Checkpoint(every=1),
+        filters=(Clip(norm=2.0), Quantize("int8")),
     )  # fmt: skip
 
     def stop(record: Record) -> None:

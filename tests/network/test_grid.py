@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 import toy
 from every import METHODS
+from test_filtered import FILTERS, filtered
 from test_methods import builder, play
 
 pytest.importorskip("flwr", reason="the extra flower is not installed")
@@ -28,6 +30,7 @@ from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_b
 from protea.federation.jobs import Job, Reply
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
+from protea.filters.base import Filter
 from protea.methods.fedproto import FedProto
 
 every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -270,3 +273,13 @@ def test_a_client_process_that_raises_still_sends_an_answer(tmp_path: Path) -> N
     engine.wire.handles[0] = broken
     (reply,) = engine.map([Job("train", 1, 0)])
     assert "RuntimeError: out of luck" in str(reply.error)
+
+
+@pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS)
+def test_filters_hold_over_messages(filters: tuple[Filter, ...], tmp_path: Path) -> None:
+    def make(plan: WorkerPlan) -> grid.OneProcess:
+        return grid.OneProcess(plan, tmp_path)
+
+    method = FedProto()
+    there = play(method, partial(filtered, make, filters), tmp_path / "there", filters=filters)
+    assert there == play(method, partial(filtered, Inline, filters), tmp_path / "inline", filters=filters)
