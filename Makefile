@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/protea run examples/digits.toml --beside local --report
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto
 
 network: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[flower]'

@@ -1,13 +1,41 @@
 """Tests run side by side; each keeps to one core, and draws the same whichever tests ran before it."""
 
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
 import pytest
 import torch
+import wanted
 from typed import typed
 
 __all__ = ["typed"]  # a fixture
+
+TIMES: dict[str, float] = json.loads(Path(__file__).with_name("times.json").read_text())  # seconds, by group
 
 torch.set_num_threads(1)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file in one process, unless they name another group; begin with the longest groups."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: -TIMES.get(group_of(item), 0.0))
+
+
+def group_of(item: pytest.Item) -> str:
+    marker = item.get_closest_marker("xdist_group")
+    assert marker is not None
+    return str(marker.args[0])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in wanted.summary(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(line)

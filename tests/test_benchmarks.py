@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from wanted import extra
 
 from protea.config.sections import Engine
 from protea.runs.setup import federation, open_engine, prepare
@@ -81,7 +82,7 @@ def test_growth_is_against_the_smallest_value(measure: Any, monkeypatch: pytest.
 
 
 def test_the_newest_numbers_are_drawn(measure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib")
+    extra("plots")
     import plots
 
     monkeypatch.setattr(plots, "RESULTS", tmp_path)

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
+from wanted import extra
 
 from protea.cli.trackers import make_trackers
 from protea.config import registry
@@ -36,15 +39,20 @@ OWN = {  # what a script prints of its own part of a run
     "tracker": r"\d+ numbers\n",
 }
 
-pytestmark = pytest.mark.xdist_group("engines")
+Script = Callable[[Path], str]
 
 
-def script(path: Path, folder: Path) -> str:
-    """What ``python path`` prints; it must end well, say nothing else and leave nothing."""
-    done = subprocess.run([sys.executable, str(path)], cwd=folder, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    assert list(folder.iterdir()) == []
-    return done.stdout
+@pytest.fixture
+def script(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], str]:
+    """What a script prints; it must end well, say nothing else and leave nothing."""
+
+    def printed(path: Path) -> str:
+        done = warm.script(path, tmp_path, tmp_path_factory.mktemp("said"))
+        assert (done.code, done.err) == (0, ""), done.err
+        assert list(tmp_path.iterdir()) == []
+        return done.out
+
+    return printed
 
 
 def numbers(text: str) -> list[float]:
@@ -87,15 +95,19 @@ def test_the_demo_runs_from_the_command_line(
 
 
 def test_the_own_method_runs_and_has_at_most_40_lines(tmp_path: Path):
-    accuracy, majority = numbers(script(EXAMPLES / "own_method.py", tmp_path))
+    """From nothing, as a reader starts it; other scripts start from what is in place already."""
+    command = [sys.executable, str(EXAMPLES / "own_method.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, "", [])
+    accuracy, majority = numbers(done.stdout)
     assert accuracy > 90 > majority
     assert len((EXAMPLES / "own_method.py").read_text(encoding="utf-8").splitlines()) <= 40
 
 
 def test_own_models_run_from_the_script_and_from_the_file_that_it_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    printed = script(EXAMPLES / "own_model.py", tmp_path)
+    printed = script(EXAMPLES / "own_model.py")
     assert len(printed.splitlines()) == 1 + 6
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)  # as PYTHONPATH=examples does
@@ -122,11 +134,11 @@ def test_own_models_are_split_as_the_example_says(monkeypatch: pytest.MonkeyPatc
 
 
 def test_own_data_run_from_the_script_and_as_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     from sklearn.datasets import load_breast_cancer
 
-    accuracy, majority = numbers(script(EXAMPLES / "own_data.py", tmp_path))
+    accuracy, majority = numbers(script(EXAMPLES / "own_data.py"))
     assert accuracy > 90 > majority
     monkeypatch.chdir(tmp_path)
     Path("exp.toml").write_text(described(EXAMPLES / "own_data.py"), encoding="utf-8")
@@ -140,8 +152,8 @@ def test_own_data_run_from_the_script_and_as_a_table(
 
 
 @pytest.mark.parametrize("which", OWN)
-def test_what_is_of_your_own_runs_from_its_script(which: str, tmp_path: Path):
-    assert re.fullmatch(OWN[which], script(EXAMPLES / f"own_{which}.py", tmp_path))
+def test_what_is_of_your_own_runs_from_its_script(which: str, script: Script):
+    assert re.fullmatch(OWN[which], script(EXAMPLES / f"own_{which}.py"))
 
 
 @pytest.mark.parametrize("which", sorted(OWN.keys() - {"observer"}))  # observers are no part of an experiment
@@ -217,7 +229,7 @@ def test_every_group_is_found_by_entry_points(tmp_path: Path, monkeypatch: pytes
 
 def test_every_block_of_the_page_on_runs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """From top to bottom, as its reader types them."""
-    pytest.importorskip("pandas", reason="pandas, of the extra dev, is not installed")
+    extra("pandas")
     monkeypatch.chdir(tmp_path)
     page = (PAGES / "run.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from typed import DIGITS, Command
+from wanted import extra
 
 from protea.cli import trackers
 from protea.core.errors import ConfigError
@@ -49,7 +50,7 @@ def test_nested_tables_become_one():
 
 
 def test_tensorboard_has_every_number_of_every_round(folder: Path, typed: Command):
-    pytest.importorskip("tensorboard")
+    extra("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     assert run(typed, "--log", "tensorboard", "--out", "here", "--beside", "local") == 0
@@ -74,7 +75,7 @@ def test_tensorboard_has_every_number_of_every_round(folder: Path, typed: Comman
 
 
 def test_a_run_that_fails_keeps_what_was_logged(folder: Path, typed: Command):
-    pytest.importorskip("tensorboard")
+    extra("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with pytest.raises(RuntimeError):
@@ -85,7 +86,7 @@ def test_a_run_that_fails_keeps_what_was_logged(folder: Path, typed: Command):
 
 @pytest.mark.filterwarnings("ignore")  # of MLflow and what it imports
 def test_mlflow_has_settings_and_every_number(folder: Path, typed: Command):
-    pytest.importorskip("mlflow")
+    extra("mlflow")
     from mlflow.tracking import MlflowClient
 
     assert run(typed, "--log", "mlflow", "--out", "runs/good") == 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import toy
-from every import METHODS
+from every import METHODS, every_method, parameters
 from torch import nn
 
 from protea import Client, SplitModel
@@ -26,7 +26,6 @@ from protea.federation.plan import FederationPlan
 from protea.federation.record import Record
 from protea.methods.fednh import FedNH
 
-every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 Build = Callable[[int, Streams], Client]
 
 
@@ -64,10 +63,9 @@ class Constant(nn.Module):
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0], ids=["zero", "one point"])
-@every_method
+@parameters({name: method for name, method in METHODS.items() if not method.needs.same_architecture})
 def test_prototypes_without_length_or_at_one_point(method: Method[Any, Any], value: float) -> None:
-    if method.needs.same_architecture:
-        pytest.skip("its clients average whole models, which start different")
+    """Not of methods that average whole models, which start different."""
 
     def build(id: int, streams: Streams) -> Client:
         client = toy.build(id, streams)

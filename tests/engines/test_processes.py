@@ -38,8 +38,6 @@ from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.runs.run import resume
 
-pytestmark = pytest.mark.xdist_group("engines")
-
 TWO = Engine(workers=2)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ray", reason="the extra ray is not installed")
+pytest.importorskip("ray", reason="lacking: extra ray")
 
 import ray
 import toy

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray", reason="the extra ray is not installed")
+pytest.importorskip("ray", reason="lacking: extra ray")
 
 import ray
 from ray.cluster_utils import Cluster

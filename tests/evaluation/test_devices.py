@@ -10,13 +10,14 @@ import pytest
 import torch
 import toy
 from accelerator import DEVICE, Accelerator, DeviceError, There
-from every import METHODS
+from every import PLAIN, parameters
 
 from protea import Client, Method, SplitModel
 from protea.config.sections import Evaluation
 from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.server import Server
+from protea.core.training import Training
 from protea.engines.inline import Inline
 from protea.federation.jobs import Job, Reply, Watch, ignore
 from protea.federation.loop import Federation
@@ -68,9 +69,8 @@ def accelerator() -> Iterator[None]:
 
 def lines(method: Method[Any, Any], there: bool) -> list[dict[str, Any]]:
     """All numbers of two rounds, the shared test set and the server's model included, and a look at the prototypes."""
-    worker = toy.worker(
-        method, partial(build if there else toy.build, same_architecture=method.needs.same_architecture)
-    )
+    options = {"same_architecture": method.needs.same_architecture, "training": Training(batch=32, lr=0.05)}
+    worker = toy.worker(method, partial(build if there else toy.build, **options))
     test = Samples(toy.BLOBS, toy.TEST, device=DEVICE if there else "cpu")
     plan = FederationPlan(clients=toy.CLIENTS, rounds=2, evaluation=Evaluation(shared=1))
     loop = Federation(method, Posted(worker), server() if there else toy.server(), plan, test=test)
@@ -83,10 +83,7 @@ def lines(method: Method[Any, Any], there: bool) -> list[dict[str, Any]]:
     return [*found, {name: tensor.tolist() for name, tensor in kept.items()}]
 
 
-PLAIN = {name: method for name, method in METHODS.items() if "@" not in name}
-
-
-@pytest.mark.parametrize("method", PLAIN.values(), ids=PLAIN)
+@parameters(PLAIN)
 def test_a_round_on_a_device_gives_the_numbers_of_the_cpu(
     method: Method[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

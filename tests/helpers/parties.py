@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import warm
 from sklearn.datasets import load_digits
 
 from protea.clients.builder import FunctionBuilder
@@ -108,34 +108,29 @@ class Party:
 
     def __init__(self, log: Path, *arguments: str | Path) -> None:
         self.log = log
-        code = "from protea.cli.app import main; main()"
-        with log.open("ab") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code, *map(str, arguments)],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
-            )
+        log.touch()
+        self.process = warm.command(*arguments, log=log, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", COLUMNS="200")
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")
 
     def wait(self, seconds: float = 240) -> int:
-        return self.process.wait(timeout=seconds)
+        self.process.join(seconds)
+        assert self.process.exitcode is not None, f"it has not ended after {seconds} s"
+        return self.process.exitcode
 
     def kill(self) -> None:
         """SIGKILL; the process has no chance to say or write anything."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
+        self.process.kill()
+        self.process.join()
 
     def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        if self.process.is_alive():
+            assert self.process.pid is not None
+            os.kill(self.process.pid, signal.SIGINT)
+            self.process.join(20)
+        if self.process.is_alive():
+            self.kill()
 
 
 class Parties:

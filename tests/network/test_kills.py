@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr", reason="the extra flower is not installed")
+pytest.importorskip("flwr", reason="lacking: extra flower")
 
 from parties import NAMES, Parties, Party, alone, make_base, make_site, over_network, parties, until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typed import Command
 
-pytest.importorskip("flwr", reason="the extra flower is not installed")
+pytest.importorskip("flwr", reason="lacking: extra flower")
 
 import places
 import torch

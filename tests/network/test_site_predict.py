@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_digits
 from typed import Command
 
-pytest.importorskip("flwr", reason="the extra flower is not installed")
+pytest.importorskip("flwr", reason="lacking: extra flower")
 
 import places
 import torch

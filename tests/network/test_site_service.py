@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr", reason="the extra flower is not installed")
+pytest.importorskip("flwr", reason="lacking: extra flower")
 
 import places
 import torch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr", reason="the extra flower is not installed")
+pytest.importorskip("flwr", reason="lacking: extra flower")
 
 import grid
 import places

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from typer.testing import CliRunner
+from wanted import extra, lacking
 
 import protea
 from protea import Data, Experiment, Result
@@ -454,7 +455,7 @@ def test_figures_without_matplotlib_say_what_to_type(monkeypatch: pytest.MonkeyP
 
 
 def test_every_figure_is_written_for_papers(one: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    extra("plots")
     found = figures.draw(one, tmp_path, "svg")
     assert {path.stem.removeprefix("first-") for path in found} == {*figures.ACROSS, *figures.SINGLE}
     assert sorted(tmp_path.iterdir()) == sorted(found)
@@ -464,7 +465,7 @@ def test_every_figure_is_written_for_papers(one: dict[str, Any], tmp_path: Path)
 def test_figures_are_written_in_every_format(
     one: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, start: bytes
 ) -> None:
-    pytest.importorskip("matplotlib")
+    extra("plots")
     monkeypatch.setattr(figures, "SINGLE", {"time": figures.time})  # drawing all thirteen three times is slow
     found = figures.draw(one, tmp_path, form)
     assert [path.name for path in found] == [f"{name}.{form}" for name in ("accuracy", "communication", "first-time")]
@@ -474,7 +475,7 @@ def test_figures_are_written_in_every_format(
 
 
 def test_a_figure_of_a_map_names_its_axes_and_explains_its_marks(one: dict[str, Any]) -> None:
-    pytest.importorskip("matplotlib")
+    extra("plots")
     figure = figures.made(figures.SINGLE["features-pca"], one["runs"][0])
     (axes,) = figure.axes
     assert axes.get_xlabel().startswith("PCA axis 1 (") and axes.get_ylabel().endswith("% of variance)")
@@ -484,14 +485,14 @@ def test_a_figure_of_a_map_names_its_axes_and_explains_its_marks(one: dict[str, 
 
 
 def test_the_margins_of_a_figure_are_told_apart_by_dashes_too(one: dict[str, Any]) -> None:
-    pytest.importorskip("matplotlib")
+    extra("plots")
     figure = figures.made(figures.SINGLE["margins"], one["runs"][0])
     styles = {line.get_label(): line.get_linestyle() for line in figure.axes[0].lines}
     assert styles == {"global prototypes": "-", "widest client": "--"}
 
 
 def test_a_run_that_has_only_begun_has_no_figures(young: dict[str, Any], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    extra("plots")
     assert figures.draw(young, tmp_path, "svg") == []
 
 
@@ -504,7 +505,7 @@ def test_figures_draw_mean_and_deviation_over_seeds(first: Result, second: Resul
 
 
 def test_the_command_writes_figures_of_a_run_without_snapshots(alone: Result, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    extra("plots")
     options = ["--out", str(tmp_path / "r.html"), "--figures", str(tmp_path / "figures"), "--format", "pdf"]
     result = CliRunner().invoke(app, ["report", str(alone.directory), *options])
     assert result.exit_code == 0, result.output
@@ -526,7 +527,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     chromium = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
     driver = shutil.which("chromedriver")
     if chromium is None or driver is None:
-        pytest.skip("Chromium or chromedriver is not installed")
+        lacking("a browser, chromium with its chromedriver")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for name in (

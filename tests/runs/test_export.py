@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from typed import Command
+from wanted import extra
 
 import protea
 from protea import Data, Experiment
@@ -94,7 +95,9 @@ def test_csv_reads_back_as_it_was(runs: Path, tmp_path: Path):
 
 
 def test_parquet_reads_back_as_it_was(runs: Path, tmp_path: Path):
-    parquet = pytest.importorskip("pyarrow.parquet")
+    extra("parquet")
+    import pyarrow.parquet as parquet
+
     write_parquet(tmp_path / "all.parquet", entries([runs]), group=100)  # a last group that is not full
     table = parquet.read_table(tmp_path / "all.parquet")
     assert [(field.name, str(field.type)) for field in table.schema] == [

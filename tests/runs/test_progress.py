@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from wanted import extra
 
 import protea
 from protea import Data, Engine, Evaluation, Experiment, Models
@@ -187,10 +188,10 @@ run.finish()
 
 
 def test_what_the_cells_of_a_notebook_define_runs_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    nbformat = pytest.importorskip("nbformat", reason="nbclient, of the extra dev, is not installed")
-    nbclient = pytest.importorskip("nbclient", reason="nbclient, of the extra dev, is not installed")
-    pytest.importorskip("ipykernel", reason="ipykernel, of the extra dev, is not installed")
-    pytest.importorskip("pandas", reason="pandas, of the extra dev, is not installed")
+    nbformat = pytest.importorskip("nbformat", reason="of the extra dev")
+    nbclient = pytest.importorskip("nbclient", reason="of the extra dev")
+    pytest.importorskip("ipykernel", reason="of the extra dev")
+    extra("pandas")
     monkeypatch.setenv("PYTHONPATH", str(Path(protea.__file__).parents[1]))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from wanted import extra
 
 import protea
 from protea import STOP, Checkpoint, Data, Engine, Evaluation, Experiment, Models, Observer, Run
@@ -175,7 +176,7 @@ def test_bytes_of_images_are_normalised_as_in_training(ended: Run):
 
 
 def test_tables_have_a_row_for_each_round_and_each_client(ended: Run):
-    pytest.importorskip("pandas")
+    extra("pandas")
     rounds, clients = ended.table(), ended.table(clients=True)
     assert list(rounds["round"]) == [1, 2, 3, 4] and rounds["accuracy"].iloc[-1] == ended.records[-1].accuracy
     assert len(clients) == 12 and set(clients["client"]) == {0, 1, 2}

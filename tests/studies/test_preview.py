@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from every import METHODS, parameters
 from rich.console import Console
 
 import protea
 from protea import Data, Experiment, Method
 from protea.cli.show import show_experiment
-from protea.config import registry
 from protea.config.experiment import experiment_to_toml
 from protea.config.families import Models
 from protea.config.sections import Engine
@@ -34,15 +34,7 @@ TINY = Experiment(
 )
 
 
-def methods() -> dict[str, Method[Any, Any]]:
-    found = {}
-    for name in registry.table("methods"):
-        kind = registry.find("methods", name)
-        found |= {name: kind()} | {f"{name}@{v}": kind(**fields) for v, fields in kind.variants.items() if fields}
-    return found
-
-
-@pytest.mark.parametrize("method", methods().values(), ids=methods())
+@parameters({name: method for name, method in METHODS.items() if name != "consensus"})
 def test_the_bytes_foretold_are_those_of_a_second_round(method: Method[Any, Any]):
     experiment = replace(TINY, method=method)
     *_, second = protea.Run(experiment)

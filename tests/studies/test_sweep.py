@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 from typed import DIGITS, Command, Said
+from wanted import extra
 
 from protea.cli.sweep import SweepLines, SweepLive, SweepQuiet, board, brief, duration
 from protea.config.experiment import experiment_from_table, load_experiment
@@ -436,7 +437,7 @@ def test_a_range_is_logarithmic_if_it_is_wide():
 def test_a_search_that_cannot_work_is_refused_before_any_work(
     words: list[str], message: str, command: Command, tmp_path: Path
 ):
-    pytest.importorskip("optuna")
+    extra("search")
     done = command(*words, "--out", "here")
     assert done.code == 2 and message in done.err, done.err
     assert [path.name for path in tmp_path.iterdir()] == ["exp.toml"]
@@ -451,7 +452,7 @@ def test_a_search_without_its_extra_says_what_to_install(command: Command, monke
 
 
 def test_proposals_go_where_values_were_high():
-    pytest.importorskip("optuna")
+    extra("search")
     space = [RangeOf("a", 0.0, 1.0, whole=False), ChoiceOf("b", ("x", "y"))]
     history = [({"a": i / 20, "b": "xy"[i % 2]}, 1 - abs(i / 20 - 0.8) - 0.5 * (i % 2)) for i in range(20)]
     found = [dict(change.split("=") for change in search.propose(space, history, seed)) for seed in range(20)]
@@ -465,7 +466,7 @@ def held_out(path: Path) -> float:
 
 
 def test_a_search_keeps_the_best_on_validation_samples(command: Command, tmp_path: Path):
-    pytest.importorskip("optuna")
+    extra("search")
     words = ("method=local", "--for", "training.lr=0.0001..1", "--for", "training.epochs=1,2", "--out", "here")
     done = command("--search", "5", *words)
     assert done.code == 0
@@ -491,7 +492,7 @@ def test_a_search_keeps_the_best_on_validation_samples(command: Command, tmp_pat
 
 
 def test_an_interrupted_search_proposes_what_it_would_have_proposed(command: Command, tmp_path: Path):
-    pytest.importorskip("optuna")
+    extra("search")
     words = ("method=test_sweep:Tired", "seed=2", "--search", "3", "--for", "training.lr=0.001..0.1")
     assert command(*words, "--out", "a").code == 130
     (tmp_path / "rested").touch()
@@ -502,7 +503,7 @@ def test_an_interrupted_search_proposes_what_it_would_have_proposed(command: Com
 
 
 def test_a_search_steers_clear_of_settings_that_fail(command: Command, tmp_path: Path):
-    pytest.importorskip("optuna")
+    extra("search")
     done = command(
         "method=local", "training.epochs=3", "--search", "4", "--for", "training.lr=0.1,1e30", "--out", "here"
     )
