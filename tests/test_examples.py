@@ -19,9 +19,10 @@ import pytest
 import warm
 from wanted import extra
 
+import protea
 from protea.cli.trackers import make_trackers
 from protea.config import registry
-from protea.config.experiment import experiment_to_toml, load_experiment
+from protea.config.experiment import experiment_to_toml, load_experiment, method_label
 from protea.core.split_model import SplitModel
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -92,6 +93,27 @@ def test_the_demo_runs_from_the_command_line(
     lines = command("run", str(EXAMPLES / "digits.toml"), "rounds=2", capsys=capsys, monkeypatch=monkeypatch)
     assert [line["round"] for line in lines if line["kind"] == "round"] == [1, 2]
     assert lines[-1]["accuracy"] > lines[-1]["majority"]
+
+
+def test_the_strongest_local_is_picked_by_validation_samples_among_all_variants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """By the words that the file and the page show, in small."""
+    pytest.importorskip("optuna", reason="optuna, of the extra search, is not installed")
+    path = EXAMPLES / "strongest_local.toml"
+    (line,) = re.findall(r"protea sweep examples/strongest_local.toml (.*)", path.read_text(encoding="utf-8"))
+    assert f"protea sweep examples/strongest_local.toml {line}\n" in (PAGES / "methods/local.md").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["protea", "sweep", str(path), "rounds=2", *line.split(), "--out", "sweep", "-q"])
+    (main,) = entry_points(group="console_scripts", name="protea")
+    with pytest.raises(SystemExit) as end:
+        main.load()()
+    assert not end.value.code
+    found = {run.name: protea.load(run).records for run in Path("sweep").iterdir() if run.is_dir()}
+    assert found.keys() == {"local-s1", "local@momentum-s1", "local@cosine-s1", "local@smoothing-s1"}
+    values = {name: max(r.validation["method"].weighted for r in records) for name, records in found.items()}
+    best = load_experiment(Path("sweep/best.toml"))
+    assert values[f"{method_label(best.method)}-s1"] == max(values.values())
 
 
 def test_the_own_method_runs_and_has_at_most_40_lines(tmp_path: Path):

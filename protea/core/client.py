@@ -66,15 +66,22 @@ class Client:
         """The model and all modules in memory."""
         return [self.model, *(value for value in self.memory.values() if isinstance(value, nn.Module))]
 
-    def fit(self, loss: Loss, *also: nn.Module, data: Samples | None = None, epochs: int | None = None) -> float:
+    def fit(
+        self,
+        loss: Loss,
+        *also: nn.Module,
+        data: Samples | None = None,
+        epochs: int | None = None,
+        plan: Training | None = None,
+    ) -> float:
         """Train the model, and any other modules, on ``loss(x, y)`` as ``[training]`` says; return the mean loss.
 
-        ``data`` is the training set where not given, ``epochs`` that of ``[training]``.  Every call has its own random
-        streams, so a method may fit several times in a round.
+        ``data`` is the training set where not given, ``plan`` what ``[training]`` says, ``epochs`` that of the plan.
+        Every call has its own random streams, so a method may fit several times in a round.
         """
         self._cached = None
         data = self.train if data is None else data
-        plan, modules = self.training, [self.model, *also]
+        plan, modules = plan or self.training, [self.model, *also]
         lr = plan.rate(self.round, self.rounds)
         if not any(p.requires_grad for m in modules for p in m.parameters()):
             raise ClientError(

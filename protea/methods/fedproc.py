@@ -38,6 +38,7 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
     average: Weighting = "count"  # of centres over clients
     share_weights: bool = False  # average models too, as the original does
     answer: Literal["head", "nearest"] = "head"  # nearest: the centre at the smallest angle
+    classifies: Literal["features", "directions"] = "features"  # what the head sees; directions: features at length 1
 
     family = "class vectors"
     exchanges = "prototypes; the original also the whole model"
@@ -63,13 +64,17 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = client.model.features(x)
-            value = F.cross_entropy(client.model.head(z), y)
+            value = F.cross_entropy(client.model.head(self.seen(z)), y)
             return value if alpha == 1 else alpha * value + (1 - alpha) * losses.contrast(z, y, down.centres)
 
         client.fit(loss)
         z, y = client.features()
         model = Weights.of(client.model) if self.share_weights else None
         return CentresAndModel(Prototypes.of(unit(z), y, client.classes), model)
+
+    def seen(self, z: Tensor) -> Tensor:
+        """Return what the head sees of features."""
+        return unit(z) if self.classifies == "directions" else z
 
     def alpha(self, round: int, rounds: int) -> float:
         """Return the share of cross entropy: 1 in the first round, which has no centres, then from little to 1."""
@@ -94,6 +99,7 @@ class FedProc(Method[CentresAndModel, CentresAndModel]):
         z = model.features(x) if shared is None else shared.features(model, x)
         if self.answer == "nearest" and (centres := self.prototypes(down)) is not None:
             return centres.scores(z, "cosine")
+        z = self.seen(z)
         scores: Tensor = model.head(z) if shared is None else shared.below("head").run(model.head, z)
         return scores
 

@@ -25,7 +25,10 @@ class Pool(nn.Module):
 
 
 class Projector(nn.Module):
-    """FedPAGR's adapter into the consensus space (its section 3.2): two layers, then unit length."""
+    """FedPAGR's adapter g_k into the consensus space (its section 3.2): two layers, each with LayerNorm.
+
+    Its features have a length of about the root of ``dim``.  Bringing them to length 1 (Eq. 1) is the method's step.
+    """
 
     def __init__(self, width: int, dim: int, dropout: float) -> None:
         super().__init__()
@@ -36,7 +39,8 @@ class Projector(nn.Module):
         )  # fmt: skip
 
     def forward(self, z: Tensor) -> Tensor:
-        return F.normalize(self.layers(self.resize(z)), dim=1)
+        projected: Tensor = self.layers(self.resize(z))
+        return projected
 
 
 def make_adapter(kind: AdapterKind, width: int, dim: int, dropout: float) -> nn.Module:

@@ -355,7 +355,7 @@ def test_a_plug_in_comes_back_from_its_file(tmp_path: Path):
 
 
 @dataclass(frozen=True)
-class Own(Local):
+class Own(Method[None, None]):
     pulls: int = 1
 
 

@@ -14,6 +14,8 @@ from protea import Prototypes, Upload
 from protea.config.experiment import experiment_from_table
 from protea.core.errors import ClientError, ConfigError
 from protea.core.rng import Streams
+from protea.core.samples import Samples
+from protea.data.dataset import Dataset
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
@@ -197,6 +199,11 @@ class Longer(nn.Module):
         return 8.0 * z
 
 
+class Unit(nn.Module):
+    def forward(self, z: Tensor) -> Tensor:
+        return F.normalize(z, dim=1)
+
+
 def test_scores_are_cosines_over_the_temperature_whatever_the_length_of_features():
     client, down = toy.build(0, Streams(1)), directions()
     client.model.eval()
@@ -206,6 +213,48 @@ def test_scores_are_cosines_over_the_temperature_whatever_the_length_of_features
     torch.testing.assert_close(FedPAGR(temperature=0.5).predict(client, x, down), 2 * cosines)
     client.model.adapter = Longer()
     torch.testing.assert_close(FedPAGR().predict(client, x, down), 10 * cosines)
+
+
+def played(adapter: nn.Module, double: bool = False) -> tuple[list[dict[str, Tensor]], Tensor]:
+    """All clients' weights and the server's prototypes after three rounds with this adapter, which has no weights."""
+    method, server = FedPAGR(), toy.server()
+    kind = torch.float64 if double else torch.float32
+    with server.rng.default("start"):
+        method.start_server(server)
+    start = server.memory["prototypes"]
+    server.memory["prototypes"] = Prototypes(start.vectors.to(kind), start.counts.to(kind))
+    clients = [toy.build(id, Streams(7).at("client", id)) for id in range(toy.CLIENTS)]
+    data = Dataset(toy.BLOBS.x.to(kind), toy.BLOBS.y, toy.BLOBS.names)
+    for client in clients:
+        client.model.adapter = adapter
+        client.model.to(kind)
+        client.train = Samples(data, client.train.index)
+    for number in (1, 2, 3):
+        uploads = []
+        for client in clients:
+            client.begin(number, Streams(7).at("client", client.id).at("round", number))
+            with client.rng.default("train"):
+                uploads.append(Upload(client.id, method.local_update(client, method.broadcast(server, client.id)), 1))
+        method.aggregate(server, uploads)
+    return [client.model.state_dict() for client in clients], server.memory["prototypes"].vectors
+
+
+def test_features_eight_times_as_long_change_nothing_to_the_bit():
+    """Every formula has unit features (Eq. 1), and dividing by a power of two rounds nothing."""
+    models, vectors = played(nn.Identity())
+    longer, same = played(Longer())
+    assert torch.equal(vectors, same)
+    assert all(toy.same(a, b) for a, b in zip(models, longer, strict=True))
+
+
+def test_an_adapter_that_ends_at_unit_length_changes_nothing_but_rounding():
+    """Normalising twice is normalising once: in double precision, nine digits after three rounds."""
+    models, vectors = played(nn.Identity(), double=True)
+    unit_models, same = played(Unit(), double=True)
+    torch.testing.assert_close(vectors, same, atol=1e-9, rtol=0)
+    for a, b in zip(models, unit_models, strict=True):
+        for name in a:
+            torch.testing.assert_close(a[name], b[name], atol=1e-9, rtol=1e-9)
 
 
 def test_a_head_of_several_layers_is_refused_by_name():

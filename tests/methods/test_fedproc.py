@@ -155,6 +155,45 @@ def test_it_answers_by_what_it_is_told_to():
     assert nearest.prototypes(none) is None
 
 
+def test_a_classifier_of_directions_sees_features_at_length_one():
+    """(3, 4) has the direction (0.6, 0.8): a head of ones and twos scores it 1.4, 2.8 and (3, 4) itself 7, 14."""
+    client = toy.build(0, Streams(1))
+    client.model.body, client.model.head = nn.Identity(), nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        client.model.head.weight.copy_(torch.tensor([[1.0, 1.0], [2.0, 2.0]]))
+    x = torch.tensor([[3.0, 4.0]])
+    down = CentresAndModel(Prototypes.absent(2, 2), None)
+    directions = FedProc(classifies="directions")
+    torch.testing.assert_close(directions.predict(client, x, down), torch.tensor([[1.4, 2.8]]))
+    torch.testing.assert_close(FedProc().predict(client, x, down), torch.tensor([[7.0, 14.0]]))
+
+
+def test_a_classifier_of_directions_is_trained_on_them():
+    """Features eight times as long train to the same heads, to the bit, where only directions count."""
+
+    def build(longer: float) -> Any:
+        def made(id: int, streams: Streams) -> Client:
+            client = toy.build(id, streams)
+            client.model.adapter = Times(longer)
+            return client
+
+        return made
+
+    for classifies in ("directions", "features"):
+        one, other = (run(FedProc(classifies=classifies), build(longer))[0] for longer in (1.0, 8.0))  # type: ignore[arg-type]
+        heads = [[client.model.head.weight for client in worker.clients.values()] for worker in (one, other)]
+        assert all(map(torch.equal, *heads)) == (classifies == "directions")
+
+
+class Times(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return self.factor * z
+
+
 def test_nearest_by_angle_is_nearest_by_distance_as_centres_have_length_one():
     """So the record's rule global_prototypes, which measures distances, means the same."""
     z, centres = torch.randn(50, 8), all_of(unit(torch.randn(6, 8)))

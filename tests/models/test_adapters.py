@@ -20,11 +20,34 @@ def test_pool_leaves_features_that_fit():
     assert Pool(5)(z) is z
 
 
-def test_projector_gives_unit_vectors_orthogonal_to_ones():
-    """Its last LayerNorm makes every row sum to zero before it is scaled to length one."""
-    z = Projector(7, 16, dropout=0.1)(torch.randn(4, 7))
-    torch.testing.assert_close(z.norm(dim=1), torch.ones(4))
+def test_projector_ends_with_layernorm():
+    """With the weights below the last layer's input is (7, 3): of mean 5 and deviation 2, so the output is (1, -1).
+
+    Worked out: LayerNorm makes (3, 1, -1, -3) out of (3, 1) to (3, 1, -1, -3) / sqrt(5), and ReLU keeps the first two.
+    Their sums with the rows (sqrt(5), sqrt(5)) + 3 and (sqrt(5), 0) + 0 are 4 + 3 and 3 + 0.
+    """
+    root = 5**0.5
+    projector = Projector(2, 2, dropout=0.0).double()
+    inner, outer = projector.layers[0], projector.layers[4]
+    with torch.no_grad():
+        inner.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0], [-1.0, 0.0]]))
+        inner.bias.zero_()
+        outer.weight.copy_(torch.tensor([[root, root, 9.0, 9.0], [root, 0.0, 9.0, 9.0]]))
+        outer.bias.copy_(torch.tensor([3.0, 0.0]))
+    z = projector(torch.tensor([[3.0, 1.0]], dtype=torch.float64))
+    torch.testing.assert_close(z, torch.tensor([[1.0, -1.0]], dtype=torch.float64), atol=1e-5, rtol=0)
+
+
+def test_features_of_the_projector_have_the_length_of_layernorm_and_not_1():
+    """Mean 0 and deviation 1 over 16 numbers make the length 4, until the last LayerNorm learns another one."""
+    projector = Projector(7, 16, dropout=0.1)
+    x = torch.randn(4, 7)
+    z = projector(x)
+    torch.testing.assert_close(z.norm(dim=1), torch.full((4,), 4.0), atol=1e-3, rtol=0)
     torch.testing.assert_close(z.sum(1), torch.zeros(4), atol=1e-5, rtol=0)
+    with torch.no_grad():
+        projector.layers[-1].weight.fill_(0.5)
+    torch.testing.assert_close(projector(x).norm(dim=1), torch.full((4,), 2.0), atol=1e-3, rtol=0)
 
 
 def test_projector_has_a_further_layer_only_where_widths_differ():
