@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,22 @@ def test_it_is_the_same_in_every_engine(method: Method[Any, Any], tmp_path: Path
     assert len(found["inline"]) >= 3 + 3  # records, server, index, and at least three clients
     for name, result in found.items():
         assert result == found["inline"], name
+
+
+@every_method
+def test_it_can_answer_by_the_blend(method: Method[Any, Any], tmp_path: Path) -> None:
+    build = partial(toy.build_held_out, same_architecture=method.needs.same_architecture)
+    found, plain = (
+        play(method, lambda plan, name=name: Inline(replace(plan, answer=name)), tmp_path / name, build=build)[
+            "records"
+        ]
+        for name in ("blend", "method")
+    )
+    for line, usual in zip(found, plain, strict=True):
+        for part in ("test", "validation", "shared"):
+            if by_rule := line.get(part):
+                assert by_rule["method"] == by_rule["blend"] == usual[part]["blend"]
+                assert {**by_rule, "method": 0} == {**usual[part], "method": 0}
 
 
 @every_method

@@ -22,7 +22,6 @@ from protea.core.errors import ClientError, ConfigError
 from protea.core.method import Method
 from protea.core.rng import Streams
 from protea.core.samples import Samples
-from protea.data.partition.split import Share
 from protea.engines.inline import Inline
 from protea.engines.processes.engine import Processes
 from protea.evaluation.blend import FOLDS, LEAST, RIDGE, Blend, fit_weights, log_probabilities, losses, surely_positive
@@ -51,15 +50,8 @@ def random_head(seed: int = 0) -> dict[str, Tensor]:
     return {"method": head, "head": head}
 
 
-def with_validation(id: int, streams: Streams) -> Client:
-    """A client of the toy federation that holds every third training sample out."""
-    share = toy.SHARES[id]
-    held = torch.arange(len(share.train)) % 3 == 0
-    return toy.build(id, streams, share=Share(share.train[~held], share.train[held], share.test))
-
-
 def trained(id: int = 0, round: int = 1) -> Client:
-    client = with_validation(id, Streams(7).at("client", id))
+    client = toy.build_held_out(id, Streams(7).at("client", id))
     client.begin(round, client.rng.at("round", round))
     return client
 
@@ -254,7 +246,7 @@ def test_every_engine_blends_alike(answer: str):
             line.pop("cost", None)
         return found
 
-    plan = toy.plan(FedProto(), with_validation, answer=answer)
+    plan = toy.plan(FedProto(), toy.build_held_out, answer=answer)
     inline = lines(Inline(plan))
     assert inline == lines(Processes(plan, Engine(workers=2)))
     last = [line for line in inline if line.get("kind") == "round"][-1]

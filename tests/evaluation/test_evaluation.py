@@ -32,7 +32,7 @@ from protea.federation.plan import FederationPlan
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 
-RULES = ["method", "head", "head_own", "global_prototypes", "global_prototypes_own", "local_prototypes"]
+RULES = ["method", "head", "head_own", "global_prototypes", "global_prototypes_own", "local_prototypes", "blend"]
 TEST = Samples(toy.BLOBS, toy.TEST)
 
 

@@ -68,7 +68,7 @@ def test_they_are_what_the_protocols_ask_for():
 def test_an_own_rule_is_counted_like_a_built_in_one():
     found = judged(rules=[Loud()])
     scores = found.scores("test")
-    assert list(scores) == ["method", "head", "head_own", "local_prototypes", "loud"]
+    assert list(scores) == ["method", "head", "head_own", "local_prototypes", "blend", "loud"]
     assert scores["loud"].weighted == scores["head"].weighted  # the largest score stays the largest
     assert scores["loud"].calibration != scores["head"].calibration
     hits = found.clients()[0].parts["test"].hits
@@ -188,7 +188,7 @@ def test_an_own_rule_may_use_what_the_server_sent():
     client = toy.ready(0)
     down = Prototypes(torch.randn(toy.CLASSES, toy.DIM), torch.ones(toy.CLASSES))
     found = examine(FedProto(), client, down, rules=[Far()])
-    assert found.rules.tolist() == list(range(7)) and isinstance(client.train, Samples)
+    assert found.rules.tolist() == list(range(8)) and isinstance(client.train, Samples)
 
 
 def test_the_example_in_the_docs():
