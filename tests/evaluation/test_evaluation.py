@@ -264,7 +264,7 @@ def test_a_rule_that_nobody_knows_is_refused():
         (own, {"train": tally}, "'train' arrived, which is neither test nor validation"),
         (own + 1, {"test": tally}, "what the method's own rule answers is missing"),
         (own - 1, {"test": tally}, r"rules \[-1\] arrived; there are those from 0 to 6"),
-        (own + 6, {"test": tally}, r"rules \[6\] arrived"),
+        (own + 7, {"test": tally}, r"rules \[7\] arrived"),
         (torch.tensor([0, 0]), {"test": tally}, r"rules \[0, 0\] arrived"),
         (torch.tensor([0, 1]), {"test": tally}, r"tallies of \(1, 3\) on test samples, for 2 rules"),
         (own, {"test": tally[0]}, r"tallies of \(3,\) on test samples, for 1 rules"),
