@@ -65,6 +65,7 @@ def predict(
     samples = read_new_samples(data, run.experiment.data.source, form_of(trained, names, resize=resize))
     with progress(len(samples)) as told:
         found = predict_samples(trained, samples, names, rule, told)
+    rule = run.experiment.evaluation.answer if rule == "method" else rule
     show_predictions(found, out, f"Client {chosen} ({trained.model.name}) after round {trained.client.round}", rule)
 
 

@@ -22,7 +22,14 @@ BundleFile = Annotated[
     Path | None, typer.Argument(metavar="[BUNDLE]", help="What the coordinator sent.", show_default=False)
 ]
 Directory = Annotated[Path, typer.Option("--dir", help="The site's directory.")]
-SiteRule = Annotated[str, typer.Option(metavar="RULE", help="How to answer: head, head_own or local_prototypes.")]
+SiteRule = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE",
+        help="How to answer: head, head_own, local_prototypes or blend.  As the task says, or head.",
+        show_default=False,
+    ),
+]
 
 CODE = '''"""What this site brings: its model and its data.  Both stay here."""
 
@@ -146,19 +153,21 @@ def export(
 
 @app.command()
 def predict(
-    data: SamplesPath, directory: Directory = Path(), out: Out = "-", rule: SiteRule = "head", resize: Resize = False
+    data: SamplesPath, directory: Directory = Path(), out: Out = "-", rule: SiteRule = None, resize: Resize = False
 ) -> None:
     """Predict the classes of new samples by this site's own trained model.  Nothing leaves this machine.
 
-    The answer is by the classifier (head): what the coordinator last sent, which other rules need, is not kept here.
+    The answer is by the rule that evaluation.answer of the task names, or by the classifier (head) where that rule
+    needs what the coordinator last sent, which is not kept here.
     """
     from protea.data.new_samples import read_new_samples
-    from protea.network.site.predict import note_on_rule, trained_client
+    from protea.network.site.predict import note_on_rule, trained_client, usual_rule
     from protea.runs.predictions import form_of, predict_samples
 
     refuse_out(out, data)
     site, trained = trained_client(directory)
-    note = note_on_rule(trained, rule)
+    rule = rule or usual_rule(site)
+    note = note_on_rule(site, rule)
     names = site.task.classes
     samples = read_new_samples(data, site.source(), form_of(trained, names, resize=resize))
     with progress(len(samples)) as told:

@@ -87,10 +87,10 @@ class Worker:
             down.check(client.classes, client.dim)
         match job.task:
             case "evaluate":
-                found = examine(method, client, down, plan.local_prototypes, plan.rules, plan.metrics)
+                found = examine(method, client, down, plan.local_prototypes, plan.rules, plan.metrics, plan.answer)
                 return Reply(job.client, job.round, pack(found))
             case "answer":
-                answers = shared_answers(method, client, down, plan.local_prototypes, plan.rules)
+                answers = shared_answers(method, client, down, plan.local_prototypes, plan.rules, plan.answer)
                 return Reply(job.client, job.round, answers)
             case "look":
                 return Reply(job.client, job.round, pack(snapshot(client)))

@@ -71,6 +71,7 @@ class Experiment:
             self.engine.check()
             self.models.check(needs, name)
             self.data.check(needs, name)
+            self.evaluation.check(self.method, name)
             self.faults.check(self.clients)
             if self.min_replies > self.participants:
                 raise ConfigError(

@@ -16,8 +16,9 @@ from protea.config.units import Size
 from protea.config.words import Protocol
 from protea.core.augment import Augment
 from protea.core.choices import choice_of, list_of
-from protea.core.errors import ConfigError
-from protea.core.method import Needs
+from protea.core.errors import ConfigError, nearest
+from protea.core.method import Method, Needs
+from protea.core.prototypes import Prototypes
 from protea.core.ranges import Fraction, Proportion
 
 
@@ -80,6 +81,7 @@ class Evaluation:
     snapshots: NonNegativeInt = 20  # of all prototypes, over the run, for its report
     protocol: Protocol = "validation"  # the round whose numbers are reported; final where nothing is held out
     rules: tuple[Any, ...] = list_of("rules", "name")  # own answering rules, beside the built-in ones
+    answer: str = "method"  # the rule that counts as the method's own, such as blend
     metrics: tuple[Any, ...] = list_of("metrics", "name")  # own metrics of the method's answers
 
     def __post_init__(self) -> None:
@@ -93,6 +95,23 @@ class Evaluation:
                     raise ConfigError(
                         f"evaluation.{group}: {name!r} is {whose}.  Give its class, or its entry point, another name."
                     )
+        known = (*words.RULES, *registry.plugin_names("rules", self.rules))
+        if self.answer not in known:
+            raise ConfigError(f"evaluation.answer: there is no rule {self.answer!r}.  {nearest(self.answer, known)}")
+        if self.answer == "local_prototypes" and not self.local_prototypes:
+            raise ConfigError(
+                "evaluation.answer is local_prototypes, and evaluation.local_prototypes is false.  Set it to true."
+            )
+
+    def check(self, method: Method[Any, Any], name: str) -> None:
+        """Raise :class:`ConfigError` if the rule that should answer needs prototypes that the method does not have."""
+        kind = type(method)
+        sends = kind.prototypes is not Method.prototypes or issubclass(kind.down, Prototypes)
+        if self.answer.startswith("global_prototypes") and not sends:
+            raise ConfigError(
+                f"evaluation.answer is {self.answer}, and {name} has no global prototypes.  Choose another rule, such "
+                f"as head, local_prototypes or blend."
+            )
 
     def due(self, round: int, rounds: int) -> bool:
         """Tell whether clients are evaluated on their own samples in this round."""

@@ -19,6 +19,7 @@ RULES = {  # which scores answer
     "global_prototypes": "nearest global prototype",
     "global_prototypes_own": "nearest global prototype, own classes",
     "local_prototypes": "nearest of the client's own prototypes",
+    "blend": "all of these and class frequencies, weighed on validation samples",
 }
 
 SCOPES = {  # whose samples are answered, and by whom

@@ -6,6 +6,7 @@ protocol (which round's numbers are reported).  All are computed, stored and nam
 
     counts.py       what a rule answered, as counts, and the measures that follow from them
     rules.py        the ways in which a client can answer, and the protocol of the user's own
+    blend.py        the rule that weighs the others by what they tell of held-out samples
     metrics.py      metrics of the user's own
     client_side.py  one pass over a client's data, for every rule at once
     server_side.py  from the clients' counts to a round's scores

@@ -20,9 +20,10 @@ from protea.core.payload import Payload
 from protea.core.prototypes import Prototypes
 from protea.core.samples import Samples
 from protea.core.server import Server
+from protea.evaluation.blend import EVIDENCE, Blend
 from protea.evaluation.counts import Counts, probabilities
 from protea.evaluation.metrics import Metric, measured
-from protea.evaluation.rules import NAMES, Answer, Rule, all_names, of_client, of_server
+from protea.evaluation.rules import NAMES, Answer, Rule, all_names, answering, of_client, of_server
 
 SHOWN = 300  # samples of a client whose features are in a snapshot
 FEATURES = "features of the model"  # beside the rules, and no name that a rule can have
@@ -115,33 +116,41 @@ def examine(
     local: bool = True,
     rules: Sequence[Rule] = (),
     metrics: Sequence[Metric] = (),
+    answer: str = "method",
 ) -> Examination:
     """Evaluate a client on its test and validation samples: by every rule, and by the metrics of the user's own.
 
     With ``local``, also by the prototypes of its own training samples; how these and the test samples lie to each
-    other is told too.
+    other is told too.  The rule ``answer`` counts as the method's own.
     """
     client.set_evaluation()
     seen = client.cached_features() if local or client.fits_one_batch else {}
     prototypes = Prototypes.of(seen["train"], client.train.y, client.classes) if local else None
     ways = of_client(method, client, down, prototypes, rules)
-    names = [rule for rule in all_names(rules) if rule in ways]
-    present = torch.tensor([place for place, rule in enumerate(all_names(rules)) if rule in ways])
+    present = [place for place, rule in enumerate(all_names(rules)) if rule in ways or rule == "blend"]
+    names = [all_names(rules)[place] for place in present]
     tallies: dict[str, Counts] = {}
     numbers: dict[str, Tensor] = {}
     space = None
-    for part, data in client.parts.items():
-        if part == "train":
-            continue
-        said = answers(client, data, {**ways, FEATURES: client.model.features}, seen.get(part))
+    parts = {part: data for part, data in client.parts.items() if part != "train"}
+    answered = {
+        part: answers(client, data, {**ways, FEATURES: client.model.features}, seen.get(part))
+        for part, data in parts.items()
+    }
+    blend = Blend.of(client, answered.get("validation"))
+    for part, data in parts.items():
+        said = answered[part]
         features = said.pop(FEATURES)
+        held_out = blend.held_out if part == "validation" else None  # never by weights that have seen the labels
+        said["blend"] = blend.scores(said) if held_out is None else held_out
+        said["method"] = said[answering(answer, said, client, down)]
         tallies[part] = Counts.of(torch.stack([said[rule] for rule in names]), data.y)
         if metrics:
             where = f"client {client.id}, round {client.round}, {PARTS[part]}"
             numbers[part] = measured(metrics, said["method"], data.y, where)
         if part == "test" and prototypes is not None:
             space = around(prototypes, features, data.y)
-    return Examination(present, tallies, space, numbers)
+    return Examination(torch.tensor(present), tallies, space, numbers)
 
 
 def around(prototypes: Prototypes, features: Tensor, labels: Tensor) -> FeatureSpace | None:
@@ -165,21 +174,51 @@ def around(prototypes: Prototypes, features: Tensor, labels: Tensor) -> FeatureS
 
 @torch.no_grad()
 def shared_answers(
-    method: Method[Any, Any], client: Client, down: Any, local: bool = True, rules: Sequence[Rule] = ()
+    method: Method[Any, Any],
+    client: Client,
+    down: Any,
+    local: bool = True,
+    rules: Sequence[Rule] = (),
+    answer: str = "method",
 ) -> dict[str, Tensor]:
     """Every rule's class probabilities for the shared test set, ``(samples, classes)`` on the CPU.
 
-    Nothing where there is no shared test set.
+    Nothing where there is no shared test set.  The blend leaves the client's own class frequencies out, which are not
+    those of this set.
     """
     if client.shared_test is None:
         return {}
     client.set_evaluation()
     ways = of_client(method, client, down, client.prototypes() if local else None, rules)
-    return {rule: probabilities(scores).cpu() for rule, scores in answers(client, client.shared_test, ways).items()}
+    said = answers(client, client.shared_test, ways)
+    said["blend"] = fitted_blend(client, ways).scores(said, prior=False)
+    said["method"] = said[answering(answer, said, client, down)]
+    return {rule: probabilities(scores).cpu() for rule, scores in said.items()}
+
+
+def fitted_blend(client: Client, ways: Mapping[str, Answer]) -> Blend:
+    """How a client blends its rules, by what they answer for its validation samples."""
+    data = client.parts.get("validation")
+    if data is None:
+        return Blend()
+    seen = client.cached_features() if client.fits_one_batch else {}
+    evidence = {rule: answer for rule, answer in ways.items() if rule in EVIDENCE}
+    return Blend.of(client, answers(client, data, evidence, seen.get("validation")))
+
+
+def blended_answer(client: Client, ways: Mapping[str, Answer]) -> Answer:
+    """Answer by the blend of a client's rules."""
+    blend = fitted_blend(client, ways)
+
+    def answer(x: Tensor) -> Tensor:
+        with client.model.reuse_features():
+            return blend.scores({rule: way(x) for rule, way in ways.items() if rule in EVIDENCE})
+
+    return answer
 
 
 def answers(
-    client: Client, data: Samples, ways: dict[str, Answer], features: Tensor | None = None
+    client: Client, data: Samples, ways: Mapping[str, Answer], features: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Scores ``(samples, classes)`` of every rule, from one pass through the model; none where features are known."""
     found: dict[str, list[Tensor]] = {rule: [] for rule in ways}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from protea.config import registry, words
 from protea.core.client import Client
+from protea.core.errors import ClientError
 from protea.core.method import Method
 from protea.core.prototypes import Prototypes
 from protea.core.server import Server
@@ -56,6 +57,21 @@ def of_client(
     for name, rule in zip(registry.plugin_names("rules", own), own, strict=True):
         ways[name] = answer_by(rule, client, down)
     return ways
+
+
+def answering(answer: str, ways: Container[str], client: Client, down: Any) -> str:
+    """The rule that counts as the method's own: the one asked for, or the method's own while there is nothing for it.
+
+    Global prototypes may come with the first aggregate; :class:`ClientError` where there are none later either.
+    """
+    if answer in ways:
+        return answer
+    if down is None or client.round <= 1:
+        return "method"
+    raise ClientError(
+        f"client {client.id}, round {client.round}: evaluation.answer is {answer!r}, which needs what this method does "
+        f"not have.  Choose another rule, such as head or blend."
+    )
 
 
 def of_server(method: Method[Any, Any], server: Server, model: SplitModel) -> dict[str, Answer]:

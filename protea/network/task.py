@@ -16,6 +16,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from safetensors.torch import save
 
 from protea.config import registry
+from protea.config.experiment import method_label
 from protea.config.families import AdapterKind, Models
 from protea.config.sections import Evaluation, Limits
 from protea.config.toml import Table, override, settings_from_table, to_table
@@ -199,3 +200,7 @@ def check_task(task: Task, where: str) -> None:
         )
     if evaluation.when != "after":
         raise ConfigError(f'{where}: evaluation.when must be "after".')
+    try:
+        evaluation.check(task.method, method_label(task.method))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error

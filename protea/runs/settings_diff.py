@@ -22,8 +22,11 @@ SAME = ("rounds", "clients", "fraction", "data", "evaluation")
 
 def settings(run: RunReader) -> dict[str, Any]:
     """The settings that make a run's numbers, but for its seed, by name: ``training.lr``."""
-    # An empty list says no more than none, and earlier versions did not write it.
-    return {name: value for name, value in flat(run.config).items() if value != [] and not under(name, FREE)}
+    # An empty list, or the method's own rule, says no more than none, and earlier versions did not write it.
+    usual = {
+        name: value for name, value in flat(run.config).items() if (name, value) != ("evaluation.answer", "method")
+    }
+    return {name: value for name, value in usual.items() if value != [] and not under(name, FREE)}
 
 
 def labels(runs: Sequence[RunReader]) -> list[str]:

@@ -231,6 +231,7 @@ def worker_plan(experiment: Experiment, factory: ClientFactory) -> WorkerPlan:
         experiment.evaluation.local_prototypes,
         rules=experiment.evaluation.rules,
         metrics=experiment.evaluation.metrics,
+        answer=experiment.evaluation.answer,
         filters=experiment.filters,
         careful=experiment.failures == "skip",
         memory=None if settings.memory is None else in_bytes(settings.memory),

@@ -62,7 +62,7 @@ def summary(
 def made(main: Reported | None, settings: Evaluation) -> dict[str, Any]:
     """Describe how the headline accuracy was computed: two runs compare only if all but ``rounds`` is the same."""
     return {
-        "rule": "method",
+        "rule": settings.answer,
         "scope": SCOPES["own"],
         "weighting": WEIGHTINGS["weighted"],
         "protocol": main.protocol if main else settings.protocol,

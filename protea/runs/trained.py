@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from protea.clients.state_files import load_client, load_server
+from protea.config.sections import Evaluation
 from protea.core.client import EVALUATION_BATCH, Client
 from protea.core.errors import ConfigError, DataError, nearest
 from protea.core.method import Method
@@ -23,6 +24,7 @@ from protea.core.server import Server
 from protea.core.split_model import SplitModel
 from protea.data.convert import to_inputs
 from protea.evaluation import rules
+from protea.evaluation.client_side import blended_answer
 from protea.evaluation.counts import probabilities
 from protea.runs.setup import RunSetup
 
@@ -37,7 +39,7 @@ class TrainedClient:
     client: Client
     method: Method[Any, Any]
     down: Any  # the last broadcast; None if there was none
-    own_rules: tuple[rules.Rule, ...] = ()  # those of the user, which can be asked for by name
+    evaluation: Evaluation = field(default_factory=Evaluation)  # the user's own rules, and which one answers
 
     @property
     def id(self) -> int:
@@ -54,7 +56,8 @@ class TrainedClient:
     def predict(self, x: Inputs, rule: str = "method") -> Tensor:
         """Class probabilities, float32 ``(samples, classes)``, on the CPU.
 
-        ``x`` is as the model was trained: float32 as they are, bytes of images, or texts.
+        ``x`` is as the model was trained: float32 as they are, bytes of images, or texts.  The rule ``method`` is the
+        one that ``evaluation.answer`` names.
         """
         answer, batches = self._rule(rule), self._inputs(x).split(EVALUATION_BATCH)
         if not batches[0].numel():
@@ -75,11 +78,16 @@ class TrainedClient:
 
     def _rule(self, rule: str) -> rules.Answer:
         self.client.set_evaluation()
-        local = self.client.prototypes() if rule == "local_prototypes" else None
-        ways = rules.of_client(self.method, self.client, self.down, local, self.own_rules)
+        settings, client = self.evaluation, self.client
+        name = settings.answer if rule == "method" else rule
+        local = name == "local_prototypes" or (name == "blend" and settings.local_prototypes)
+        prototypes = client.prototypes() if local else None
+        ways = rules.of_client(self.method, client, self.down, prototypes, settings.rules)
+        if name == "blend":  # its weights are fitted only where it answers
+            return blended_answer(client, ways)
         if rule not in ways:
-            raise ConfigError(f"Client {self.id} has no rule {rule!r}.  {nearest(rule, ways)}")
-        return ways[rule]
+            raise ConfigError(f"Client {self.id} has no rule {rule!r}.  {nearest(rule, [*ways, 'blend'])}")
+        return ways[rules.answering(name, ways, client, self.down)]
 
     def _inputs(self, x: Inputs) -> Tensor:
         view = self.model.view
@@ -144,4 +152,4 @@ class TrainedState:
         with server.rng.at("round", self.round).default("broadcast"):
             sent = pack(method.broadcast(server, id))
         down = unpack(method.down, {name: tensor.to(client.device) for name, tensor in sent.items()})
-        return TrainedClient(client, method, down, self.setup.evaluation.rules)
+        return TrainedClient(client, method, down, self.setup.evaluation)

@@ -6,7 +6,8 @@ that it learns, that its messages may travel, and that its memory may be saved. 
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,20 @@ def test_it_does_not_matter_how_many_processes_there_are(method: Method[Any, Any
 @every_method
 def test_it_repeats_itself_whoever_finishes_first(method: Method[Any, Any]) -> None:
     assert play(method, Backwards) == reference(method)
+
+
+@every_method
+def test_it_can_answer_by_the_blend(method: Method[Any, Any]) -> None:
+    build = partial(toy.build_held_out, same_architecture=method.needs.same_architecture)
+    found, plain = (
+        play(method, lambda plan, name=name: Inline(replace(plan, answer=name)), build=build)["records"]
+        for name in ("blend", "method")
+    )
+    for line, usual in zip(found, plain, strict=True):
+        for part in ("test", "validation", "shared"):
+            if by_rule := line.get(part):
+                assert by_rule["method"] == by_rule["blend"] == usual[part]["blend"]
+                assert {**by_rule, "method": 0} == {**usual[part], "method": 0}
 
 
 @every_method

@@ -32,7 +32,7 @@ from protea.federation.plan import FederationPlan
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 
-RULES = ["method", "head", "head_own", "global_prototypes", "global_prototypes_own", "local_prototypes"]
+RULES = ["method", "head", "head_own", "global_prototypes", "global_prototypes_own", "local_prototypes", "blend"]
 TEST = Samples(toy.BLOBS, toy.TEST)
 
 
@@ -263,8 +263,8 @@ def test_a_rule_that_nobody_knows_is_refused():
     for rules, tallies, complaint in (
         (own, {"train": tally}, "'train' arrived, which is neither test nor validation"),
         (own + 1, {"test": tally}, "what the method's own rule answers is missing"),
-        (own - 1, {"test": tally}, r"rules \[-1\] arrived; there are those from 0 to 5"),
-        (own + 6, {"test": tally}, r"rules \[6\] arrived"),
+        (own - 1, {"test": tally}, r"rules \[-1\] arrived; there are those from 0 to 6"),
+        (own + 7, {"test": tally}, r"rules \[7\] arrived"),
         (torch.tensor([0, 0]), {"test": tally}, r"rules \[0, 0\] arrived"),
         (torch.tensor([0, 1]), {"test": tally}, r"tallies of \(1, 3\) on test samples, for 2 rules"),
         (own, {"test": tally[0]}, r"tallies of \(3,\) on test samples, for 1 rules"),

@@ -68,7 +68,7 @@ def test_they_are_what_the_protocols_ask_for():
 def test_an_own_rule_is_counted_like_a_built_in_one():
     found = judged(rules=[Loud()])
     scores = found.scores("test")
-    assert list(scores) == ["method", "head", "head_own", "local_prototypes", "loud"]
+    assert list(scores) == ["method", "head", "head_own", "local_prototypes", "blend", "loud"]
     assert scores["loud"].weighted == scores["head"].weighted  # the largest score stays the largest
     assert scores["loud"].calibration != scores["head"].calibration
     hits = found.clients()[0].parts["test"].hits
@@ -147,7 +147,7 @@ def test_metrics_that_no_honest_client_sends_are_refused(metrics: dict[str, Tens
 def test_places_of_own_rules_are_known_to_those_who_have_them():
     found = examined(toy.ready(0), rules=[Loud()])
     assert found.rules.tolist()[-1] == len(NAMES)
-    with pytest.raises(PayloadError, match=r"rules \[0, 1, 2, 5, 6\] arrived; there are those from 0 to 5"):
+    with pytest.raises(PayloadError, match=r"rules \[0, 1, 2, 5, 6, 7\] arrived; there are those from 0 to 6"):
         Judged(toy.CLASSES, toy.DIM).read(pack(found))
 
 
@@ -188,7 +188,7 @@ def test_an_own_rule_may_use_what_the_server_sent():
     client = toy.ready(0)
     down = Prototypes(torch.randn(toy.CLASSES, toy.DIM), torch.ones(toy.CLASSES))
     found = examine(FedProto(), client, down, rules=[Far()])
-    assert found.rules.tolist() == list(range(7)) and isinstance(client.train, Samples)
+    assert found.rules.tolist() == list(range(8)) and isinstance(client.train, Samples)
 
 
 def test_the_example_in_the_docs():

@@ -105,6 +105,13 @@ def build(
     )
 
 
+def build_held_out(id: int, streams: Streams, **options: Any) -> Client:
+    """A client that holds every third of its training samples out."""
+    share = SHARES[id]
+    held = torch.arange(len(share.train)) % 3 == 0
+    return build(id, streams, share=Share(share.train[~held], share.train[held], share.test), **options)
+
+
 def server(seed: int = 7) -> Server:
     return Server(CLASSES, DIM, Streams(seed).at("server"), public=Samples(BLOBS, PUBLIC), make=make)
 

@@ -39,6 +39,17 @@ def test_it_equals_the_inline_engine_to_the_bit(method: Method[Any, Any], tmp_pa
     assert play(method, lambda plan: grid.OneProcess(plan, tmp_path)) == reference(method)
 
 
+def test_sites_blend_as_clients_of_a_simulation_do(tmp_path: Path) -> None:
+    def make(plan: WorkerPlan) -> grid.OneProcess:
+        return grid.OneProcess(replace(plan, answer="blend"), tmp_path)
+
+    over = play(FedProto(), make, build=toy.build_held_out)
+    inline = play(FedProto(), lambda plan: Inline(replace(plan, answer="blend")), build=toy.build_held_out)
+    assert over == inline
+    (*_, last) = (line for line in inline["records"] if line["kind"] == "round")
+    assert last["test"]["method"] == last["test"]["blend"] != last["test"]["global_prototypes"]
+
+
 def run(tmp_path: Path, meddle: Callable[[Message, Message], Message | None], **options: Any) -> list[Any]:
     """Two rounds of FedProto where some answers are meddled with on their way."""
     method = FedProto()

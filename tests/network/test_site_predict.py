@@ -15,6 +15,8 @@ pytest.importorskip("flwr", reason="lacking: extra flower")
 import places
 import torch
 
+from protea.core.payload import pack
+from protea.core.prototypes import Prototypes
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
 from protea.network.site.service import SiteService
@@ -82,7 +84,9 @@ def test_rules_that_need_a_broadcast_are_refused(command: Command, site: Site, c
     done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "method")
     assert done.code == 2 and "--rule method needs what the coordinator last sent" in done.err
     done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "tail")
-    assert done.code == 2 and "--rule tail does not exist.  There is: head, head_own, local_prototypes." in done.err
+    assert (
+        done.code == 2 and "--rule tail does not exist.  There is: head, head_own, local_prototypes, blend." in done.err
+    )
     done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "local_prototypes")
     assert (
         done.code == 0 and "Answered by rule local_prototypes (nearest of the client's own prototypes)." in done.lines
@@ -95,3 +99,18 @@ def test_where_the_method_answers_by_the_classifier_this_is_said(tmp_path: Path,
     train(site, coordinator)
     done = command("site", "predict", "new.npz", "--dir", site.path)
     assert done.code == 0 and "This is also the method's own rule." in done.lines[1]
+
+
+@pytest.mark.parametrize("method", ["fedproto", "fedpagr", "local"])
+def test_a_site_blends_what_it_has(tmp_path: Path, command: Command, method: str):
+    """Also where the method needs what the coordinator sent; and without being asked, if the task says so."""
+    coordinator = places.base(tmp_path / "coordinator", "evaluation.answer=blend", method=method)
+    site = places.site(tmp_path / "site", coordinator.invite("north"))
+    down = {} if method == "local" else pack(Prototypes(torch.eye(10, 16), torch.ones(10)))
+    SiteService(site).handle("job", coordinator.signer("job", places.job("train", 1, down=down)))
+    done = command("site", "predict", "new.npz", "--dir", site.path, "--out", "out.csv")
+    assert (done.code, done.err) == (0, "")
+    assert done.lines[1].startswith("Answered by rule blend (")
+    assert "Blended of the classifier, prototypes of this site's training samples" in done.lines[1]
+    asked = command("site", "predict", "new.npz", "--dir", site.path, "--out", "asked.csv", "--rule", "blend")
+    assert asked.code == 0 and table("asked.csv") == table("out.csv")

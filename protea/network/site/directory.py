@@ -255,6 +255,7 @@ class Site:
             task.evaluation.local_prototypes,
             rules=task.evaluation.rules,
             metrics=task.evaluation.metrics,
+            answer=task.evaluation.answer,
             filters=task.filters,
             careful=True,
         )
