@@ -22,7 +22,9 @@ BundleFile = Annotated[
     Path | None, typer.Argument(metavar="[BUNDLE]", help="What the coordinator sent.", show_default=False)
 ]
 Directory = Annotated[Path, typer.Option("--dir", help="The site's directory.")]
-SiteRule = Annotated[str, typer.Option(metavar="RULE", help="How to answer: head, head_own or local_prototypes.")]
+SiteRule = Annotated[
+    str, typer.Option(metavar="RULE", help="head, head_own or local_prototypes; method if sites are protected.")
+]
 
 CODE = '''"""What this site brings: its model and its data.  Both stay here."""
 

@@ -16,6 +16,7 @@ FREE = (
     "limits", "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.protocol",
     "evaluation.rules", "evaluation.metrics",
 )  # fmt: skip
+NAMED = ("alone", "protect")  # the name of the method says these
 # Of the others, these must be the same in one table; all that remain make a row of their own.
 SAME = ("rounds", "clients", "fraction", "data", "evaluation")
 
@@ -23,7 +24,7 @@ SAME = ("rounds", "clients", "fraction", "data", "evaluation")
 def settings(run: RunReader) -> dict[str, Any]:
     """The settings that make a run's numbers, but for its seed, by name: ``training.lr``."""
     # An empty list says no more than none, and earlier versions did not write it.
-    return {name: value for name, value in flat(run.config).items() if value != [] and not under(name, FREE)}
+    return {name: value for name, value in flat(run.config).items() if value != [] and not under(name, (*FREE, *NAMED))}
 
 
 def labels(runs: Sequence[RunReader]) -> list[str]:

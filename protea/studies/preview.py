@@ -19,6 +19,7 @@ from protea.core.split_model import SplitModel
 from protea.data import Federated, Share
 from protea.engines.inline import Inline
 from protea.engines.processes.pool import cores
+from protea.federation.played import method_of
 from protea.runs.setup import federation
 
 
@@ -32,9 +33,9 @@ class RoundBytes:
 
 def traffic(experiment: Experiment, factory: ClientFactory) -> RoundBytes:
     """Measure the bytes of a round, by two rounds in which every client has one sample of each of its classes."""
-    small = replace(experiment, rounds=2, fraction=1.0, failures="stop")
+    small = replace(experiment, rounds=2, fraction=1.0, failures="stop", protect=False)  # which changes no bytes
     tiny = replace(factory, source=miniature(factory.data), rounds=2)
-    engine = Inline(WorkerPlan(experiment.method, tiny, experiment.seed, experiment.engine.threads))
+    engine = Inline(WorkerPlan(method_of(small), tiny, experiment.seed, experiment.engine.threads))
     *_, last = federation(small, tiny, engine).run()
     part = participants(experiment.clients, experiment.fraction) / experiment.clients
     return RoundBytes(part * last.bytes_up, part * last.bytes_down)

@@ -105,6 +105,16 @@ def build(
     )
 
 
+def holding_out(share: Share, samples: int = 9) -> Share:
+    """The same share with some of its training samples held out, for validation."""
+    return Share(share.train[:-samples], share.train[-samples:], share.test)
+
+
+def build_holding_out(id: int, streams: Streams, same_architecture: bool = False) -> Client:
+    """A client that holds out samples, as ``protect = true`` needs."""
+    return build(id, streams, share=holding_out(SHARES[id]), same_architecture=same_architecture)
+
+
 def server(seed: int = 7) -> Server:
     return Server(CLASSES, DIM, Streams(seed).at("server"), public=Samples(BLOBS, PUBLIC), make=make)
 

@@ -30,6 +30,7 @@ from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_b
 from protea.federation.jobs import Job, Reply
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
+from protea.federation.protect import Protect
 from protea.filters.base import Filter
 from protea.methods.fedproto import FedProto
 
@@ -40,6 +41,13 @@ every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_it_equals_the_inline_engine_to_the_bit(method: Method[Any, Any], tmp_path: Path) -> None:
     over = play(method, lambda plan: grid.OneProcess(plan, tmp_path), tmp_path / "grid", fraction=0.75)
     assert over == play(method, Inline, tmp_path / "inline", fraction=0.75)
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fedtgp", "lg_fedavg"])
+def test_protected_sites_equal_the_inline_engine_to_the_bit(name: str, tmp_path: Path) -> None:
+    method, build = Protect(METHODS[name]), toy.build_holding_out
+    over = play(method, lambda plan: grid.OneProcess(plan, tmp_path), tmp_path / "grid", build=build)
+    assert over == play(method, Inline, tmp_path / "inline", build=build)
 
 
 def run(tmp_path: Path, meddle: Callable[[Message, Message], Message | None], **options: Any) -> list[Any]:

@@ -17,6 +17,7 @@ import torch
 
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
+from protea.network.site.predict import trained_client
 from protea.network.site.service import SiteService
 
 IMAGES = load_digits().data.astype("float32") / 16
@@ -95,3 +96,17 @@ def test_where_the_method_answers_by_the_classifier_this_is_said(tmp_path: Path,
     train(site, coordinator)
     done = command("site", "predict", "new.npz", "--dir", site.path)
     assert done.code == 0 and "This is also the method's own rule." in done.lines[1]
+
+
+def test_a_protected_site_answers_by_what_is_best_on_its_held_out_samples(tmp_path: Path, command: Command):
+    coordinator = places.base(tmp_path / "coordinator", protect=True)
+    site = places.site(tmp_path / "site", coordinator.invite("north"))
+    train(site, coordinator, 2)
+    done = command("site", "predict", "new.npz", "--dir", site.path)
+    assert done.code == 0 and "This site is protected: --rule method answers" in done.lines[1]
+    done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "method", "--out", "out.csv")
+    assert done.code == 0 and "Best on this site's held-out samples is the" in done.lines[1]
+    _, trained = trained_client(site.path)
+    expected = trained.predict(torch.from_numpy(IMAGES[150:200]))
+    found = torch.tensor([[float(row[f"p_{name}"]) for name in places.CLASSES] for row in table("out.csv")])
+    torch.testing.assert_close(found, expected)

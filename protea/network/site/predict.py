@@ -2,7 +2,8 @@
 
 A site keeps its model and memory after its last rounds, and what it answered; of what it was asked only a checksum.  So
 the last broadcast is not known here, and of the rules only those apply that need none: the classifier, and prototypes
-of the site's own training samples.
+of the site's own training samples.  A protected site has the method's own rule too, with the classifier as the
+federated answer.
 """
 
 from __future__ import annotations
@@ -13,10 +14,16 @@ from protea.clients.durable import newest_state
 from protea.config.words import RULES
 from protea.core.errors import ConfigError
 from protea.core.method import Method
+from protea.federation.protect import Protect
 from protea.network.site.directory import Site
 from protea.runs.trained import TrainedClient
 
 OWN = ("head", "head_own", "local_prototypes")  # rules that need no broadcast
+CHOICES = {
+    "alone": "the model that it trained alone",
+    "federated": "the classifier of the federated model",
+    "both": "the mean of the model that it trained alone and the federated one",
+}
 
 
 def trained_client(path: Path) -> tuple[Site, TrainedClient]:
@@ -27,19 +34,24 @@ def trained_client(path: Path) -> tuple[Site, TrainedClient]:
         raise ConfigError(f"{path} has not trained yet.  Take part first: protea site join")
     client = site.restored().client(site.id)
     client.begin(int(newest.name), client.rng)
-    return site, TrainedClient(client, site.task.method, None)
+    return site, TrainedClient(client, site.task.played, None)
 
 
 def note_on_rule(trained: TrainedClient, rule: str) -> str:
-    """Say whether the classifier is also how the method itself answers; nothing of other rules.
+    """Say whether the classifier is also how the method itself answers, and by what a protected site answers.
 
     :class:`ConfigError` for rules that need the last broadcast.
     """
+    protect = trained.method if isinstance(trained.method, Protect) else None
+    if rule == "method" and protect is not None:
+        return f"Best on this site's held-out samples is {CHOICES[protect.choice(trained.client, None)]}."
     if rule not in OWN:
         why = "needs what the coordinator last sent, which a site does not keep" if rule in RULES else "does not exist"
         raise ConfigError(f"--rule {rule} {why}.  There is: {', '.join(OWN)}.")
     if rule != "head":
         return ""
+    if protect is not None:
+        return "This site is protected: --rule method answers by what is best on its held-out samples."
     if type(trained.method).predict is Method.predict:
         return "This is also the method's own rule."
     return "The method's own rule needs what the coordinator last sent, which a site does not keep."
