@@ -94,7 +94,7 @@ def quality(scores: Tensor, labels: Tensor) -> tuple[int, float]:
     given = ~scores.isneginf().all(1)
     right = (scores.argmax(1) == labels) & given
     likelihood = log_probabilities(scores).gather(1, labels[:, None]).squeeze(1).masked_fill(~given, -torch.inf)
-    return int(right.sum()), float(likelihood.double().cpu().mean())
+    return int(right.sum()), float(likelihood.cpu().double().mean())
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def seconds(experiment: Experiment, factory: ClientFactory, models: list[SplitMo
     total, rounds, settings = 0.0, experiment.rounds, experiment.evaluation
     shared = len(factory.data.test) * sum(settings.shared_due(r + 1, rounds) for r in range(rounds)) / rounds
     for client, share in enumerate(factory.data.shares):
-        trained = experiment.fraction * plan.epochs * len(share.train)
+        trained = experiment.fraction * plan.epochs * len(share.train) * (2 if experiment.protect else 1)
         looked_at = len(share.train) + (len(share.test) + len(share.validation)) / settings.every + shared
         # A forward pass takes about a third of a training step.
         total += each[client % len(each)] * (trained + looked_at / 3)

@@ -27,6 +27,7 @@ from protea.core.method import Method
 from protea.engines.flower.codec import unwrap, wrap
 from protea.engines.inline import Inline
 from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_bytes
+from protea.federation.alone import Alone
 from protea.federation.jobs import Job, Reply
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
@@ -41,6 +42,11 @@ every_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_it_equals_the_inline_engine_to_the_bit(method: Method[Any, Any], tmp_path: Path) -> None:
     over = play(method, lambda plan: grid.OneProcess(plan, tmp_path), tmp_path / "grid", fraction=0.75)
     assert over == play(method, Inline, tmp_path / "inline", fraction=0.75)
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fedtgp", "fedgen"])
+def test_clients_that_are_alone_equal_the_inline_engine_to_the_bit(name: str, tmp_path: Path) -> None:
+    test_it_equals_the_inline_engine_to_the_bit(Alone(METHODS[name]), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["fedproto", "fedtgp", "lg_fedavg"])
