@@ -89,7 +89,7 @@ class Alone(Wrapper):
             own = own_server(server, upload.client)
             with draws_given_back():
                 self.inner.aggregate(own, [upload])
-        parts = per_client(server).parts.values()
+        parts = [part for _, part in sorted(per_client(server).parts.items())]  # float sums depend on order
         for name in dict.fromkeys(name for part in parts for name in part):
             if values := [value for part in parts if isinstance(value := part.get(name), float)]:
                 server.memory[name] = sum(values) / len(values)  # for the record
