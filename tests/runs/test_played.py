@@ -11,6 +11,7 @@ import torch
 
 import protea
 from protea import Checkpoint, Data, Engine, Experiment, Models, Run
+from protea.config.experiment import experiment_to_toml
 from protea.core.errors import ConfigError
 from protea.data import PartitionFile, Split
 from protea.federation.record import Cost, Record
@@ -19,6 +20,7 @@ from protea.methods.local import Local
 from protea.runs.compare import compare
 from protea.runs.environment import run_path
 from protea.runs.reader import RunReader
+from protea.runs.setup import Simulation
 
 SMALL = Experiment(
     rounds=4,
@@ -56,11 +58,15 @@ def test_it_is_a_run_like_others(word: str, tmp_path: Path):
     assert run_path(tmp_path, experiment).name.startswith(f"digits-fedtgp-{word}-s1-")
 
 
-def test_a_run_of_a_version_without_these_settings_goes_on(tmp_path: Path):
-    with Run(SMALL, tmp_path / "run") as run:
-        next(iter(run))
-    config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace("alone = false\n", "").replace("protect = false\n", ""))
+def test_a_run_of_a_version_without_these_settings_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def config(setup: Simulation) -> str:
+        return experiment_to_toml(setup.experiment).replace("alone = false\n", "").replace("protect = false\n", "")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Simulation, "config", config)
+        with Run(SMALL, tmp_path / "run") as run:
+            next(iter(run))
+    assert "alone" not in (tmp_path / "run/config.toml").read_text()
     assert Run(SMALL, tmp_path / "run").finish().method == "fedtgp"
     with pytest.raises(ConfigError, match="alone is true, false there"):
         Run(PLAYED["alone"], tmp_path / "run")
