@@ -15,9 +15,11 @@ from rich.console import Console
 
 from protea.cli import display, trackers
 from protea.cli.report import write_report
-from protea.config.experiment import Experiment, experiment_from_table, load_experiment, method_label
+from protea.config.experiment import Experiment, experiment_from_table, load_experiment
 from protea.config.toml import to_table
+from protea.config.words import ALONE
 from protea.core.errors import ClientError, ConfigError
+from protea.methods.local import Local
 from protea.runs import checkpoint
 from protea.runs import run as runs
 from protea.runs.directory import RunDirectory
@@ -45,7 +47,7 @@ def run(
     ] = None,
     beside: Annotated[
         list[str] | None,
-        typer.Option(help="Run this method too, on the same split.  Repeatable.", show_default=False),
+        typer.Option(help="Run this method too, on the same split; or alone.  Repeatable.", show_default=False),
     ] = None,
     again: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out; start it if there is none.")
@@ -62,12 +64,12 @@ def run(
             f"--resume does not say which run.  Name its directory: protea run {config_file} --out runs/NAME --resume"
         )
     first = load_experiment(config_file, changes or [])
-    experiments = [first, *(with_method(first, name) for name in beside or [])]
+    experiments = [("", first), *((name, with_method(first, name)) for name in beside or [])]
     console, found = Console(stderr=as_json, quiet=quiet), []
-    for index, each in enumerate(experiments):
+    for name, each in experiments:
         path = run_path(Path("runs"), each) if out is None else out
-        if index and out is not None:
-            path = out.with_name(f"{out.name}-{method_label(each.method)}")
+        if name and out is not None:
+            path = out.with_name(f"{out.name}-{ALONE if name == ALONE else each.label.replace(' ', '-')}")
         with interruptible(path), screen(console, each, quiet, as_json) as show:
             found.append(start(each, path, again, console, [show, *logs]))
     finish(console, found, as_json)
@@ -94,9 +96,17 @@ def resume(
 
 
 def with_method(base: Experiment, name: str) -> Experiment:
-    """Return the same experiment with another method, its settings at their defaults."""
+    """Return the same experiment with another method, its settings at their defaults.
+
+    ``alone`` is the method that the experiment has, with each client in a federation of its own.
+    """
+    if name == ALONE:
+        if base.alone:
+            raise ConfigError(f"--beside {name}: the experiment itself has alone = true.  Leave out one of the two.")
+        return replace(base, alone=True)
     table = {**to_table(base), "method": name}
-    return replace(base, method=experiment_from_table(table, f"--beside {name}").method)
+    other = experiment_from_table(table, f"--beside {name}").method
+    return replace(base, method=other, alone=False, protect=base.protect and not isinstance(other, Local))
 
 
 def start(each: Experiment, path: Path, again: bool, console: Console, observers: list[Observer]) -> Result:
@@ -115,7 +125,7 @@ def screen(console: Console, each: Experiment, quiet: bool, as_json: bool) -> di
     kind: type[display.Quiet] = display.Live if console.is_terminal else display.Lines
     if quiet or as_json:
         kind = display.Json if as_json else display.Quiet
-    return kind(console, method_label(each.method), each)
+    return kind(console, each.label, each)
 
 
 @contextmanager

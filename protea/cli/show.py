@@ -8,7 +8,7 @@ from rich.table import Table
 
 from protea.cli.run import Changes, Config
 from protea.clients.factory import ClientFactory
-from protea.config.experiment import Experiment, experiment_to_toml, load_experiment, method_label
+from protea.config.experiment import Experiment, experiment_to_toml, load_experiment
 from protea.config.units import format_bytes, percent
 from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
@@ -40,7 +40,7 @@ def show_experiment(console: Console, experiment: Experiment) -> None:
     sent, took, name = (
         traffic(experiment, factory),
         seconds(experiment, factory, models),
-        method_label(experiment.method),
+        experiment.label,
     )
     both = sent.up + sent.down
     console.print(

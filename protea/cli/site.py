@@ -26,7 +26,8 @@ SiteRule = Annotated[
     str | None,
     typer.Option(
         metavar="RULE",
-        help="How to answer: head, head_own, local_prototypes or blend.  As the task says, or head.",
+        help="How to answer: head, head_own, local_prototypes or blend; method if sites are protected.  As the task "
+        "says, or head.",
         show_default=False,
     ),
 ]
@@ -167,7 +168,7 @@ def predict(
     refuse_out(out, data)
     site, trained = trained_client(directory)
     rule = rule or usual_rule(site)
-    note = note_on_rule(site, rule)
+    note = note_on_rule(site, trained, rule)
     names = site.task.classes
     samples = read_new_samples(data, site.source(), form_of(trained, names, resize=resize))
     with progress(len(samples)) as told:

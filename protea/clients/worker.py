@@ -102,10 +102,8 @@ class Worker:
 
     def _leaving(self, job: Job, client: Client, up: Named) -> Named:
         """Apply the filters to an upload."""
-        kind = type(self.method).up
-        return leave_all(
-            self.plan.filters, up, Passage(job.client, job.round, kind, client.classes, client.dim, client.rng)
-        )
+        at = Passage(job.client, job.round, self.method.up, client.classes, client.dim, client.rng)
+        return leave_all(self.plan.filters, up, at)
 
     def forget(self, id: int) -> None:
         """Forget a client; it is built again when it is next needed."""

@@ -17,10 +17,12 @@ from protea.config import registry
 from protea.config.families import Models
 from protea.config.sections import Checkpoint, Data, Engine, Evaluation, Faults, Limits, participants
 from protea.config.toml import Table, check_settings, override, settings_from_table, to_table
+from protea.config.words import label_with
 from protea.core.choices import choice_of, list_of
 from protea.core.errors import ConfigError
 from protea.core.method import Method
 from protea.core.training import Training
+from protea.core.wrapping import Wrapper
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Experiment:
     failures: Literal["stop", "skip"] = "stop"  # when a client fails
     min_replies: NonNegativeInt = 1  # fewer good replies than this end the run; with 0 a round may pass without any
     method: Any = choice_of("methods", "name", registry.default("methods", "fedproto"))
+    alone: bool = False  # each client in a federation of its own: what the method's training does without the others
+    protect: bool = False  # each client also trains alone, and answers by what is best on its held-out samples
     sampler: Any = choice_of("samplers", "name", registry.default("samplers", "uniform"), word=True)
     data: Data = field(default_factory=Data)
     models: Models = field(default_factory=Models)
@@ -50,6 +54,11 @@ class Experiment:
     def participants(self) -> int:
         """How many clients take part in a round."""
         return participants(self.clients, self.fraction)
+
+    @property
+    def label(self) -> str:
+        """The name of what is run, for people: ``fedproto``, ``fedproto@htfllib``, ``fedproto alone``."""
+        return label_with(method_label(self.method), self.alone, self.protect)
 
     @property
     def engine_name(self) -> str:
@@ -68,6 +77,11 @@ class Experiment:
         try:
             check_method(self.method)
             needs, name = self.method.needs, method_label(self.method)
+            if self.protect and not self.data.split.validation and not self.data.from_file:
+                raise ConfigError(
+                    "protect = true chooses each client's answer on samples that it holds out, and "
+                    "data.split.validation is 0.  Set, for example, data.split.validation=0.1."
+                )
             self.engine.check()
             self.models.check(needs, name)
             self.data.check(needs, name)
@@ -137,7 +151,12 @@ def experiment_to_toml(experiment: Experiment) -> str:
 
 
 def method_label(method: Any) -> str:
-    """Return the name of a method: ``fedproto``, or ``fedproto@htfllib`` if its fields are just that variant's."""
+    """Return the name of a method: ``fedproto``, or ``fedproto@htfllib`` if its fields are just that variant's.
+
+    The word of a wrapper stands behind it: ``fedproto alone``.
+    """
+    if isinstance(method, Wrapper):
+        return f"{method_label(method.inner)} {method.word}"
     name = registry.name_of("methods", type(method)).rpartition(":")[2].lower()
     for variant, changed in type(method).variants.items():
         if changed and method == type(method)(**changed):

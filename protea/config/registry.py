@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
+from protea.config.words import ALONE
 from protea.core.errors import PluginError, nearest
 
 BUILT_IN: Mapping[str, Mapping[str, str]] = {
@@ -130,6 +131,11 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
 }
 
 
+RESERVED: Mapping[str, Mapping[str, str]] = {  # names that no plug-in may have, and what they stand for
+    "methods": {ALONE: "any method with each client in a federation of its own.  Set alone=true, or --beside alone"}
+}
+
+
 @cache
 def table(group: str) -> Mapping[str, str]:
     """Return all names of a group, each with the ``module:name`` it stands for; built-ins win over plug-ins.
@@ -137,12 +143,21 @@ def table(group: str) -> Mapping[str, str]:
     >>> table("samplers")["uniform"]
     'protea.federation.sampling:Uniform'
     """
-    plugged = {point.name: point.value for point in entry_points(group=f"protea.{group}")}
-    return {**plugged, **BUILT_IN[group]}
+    return {**_plugged(group, reserved=False), **BUILT_IN[group]}
+
+
+def _plugged(group: str, reserved: bool) -> dict[str, str]:
+    """Return the plug-ins whose name is reserved, or those whose name is not."""
+    points = entry_points(group=f"protea.{group}")
+    return {point.name: point.value for point in points if (point.name in RESERVED.get(group, {})) is reserved}
 
 
 def find(group: str, name: str) -> Any:
     """Import the class or function called ``name``; ``package.module:name`` names one that is in no table."""
+    if name in RESERVED.get(group, {}):
+        taken = _plugged(group, reserved=True).get(name)
+        whose = f"  The plug-in {taken} needs another name." if taken else ""
+        raise PluginError(f"{name!r} is not among the {group}: it stands for {RESERVED[group][name]}.{whose}")
     path = table(group).get(name, name)
     module, _, attribute = path.partition(":")
     if not module or not attribute or module.startswith("."):

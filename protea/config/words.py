@@ -39,4 +39,16 @@ MEASURES = {
 }
 LOWER_IS_BETTER = ("calibration",)  # of the measures
 
+ALONE, PROTECTED = "alone", "protected"  # stand behind the name of a method that is played so
+
+
+def label_with(method: str, alone: bool, protect: bool) -> str:
+    """Return the name of a method as it is played.
+
+    >>> label_with("fedproto", alone=True, protect=False)
+    'fedproto alone'
+    """
+    return " ".join([method, *([ALONE] if alone else []), *([PROTECTED] if protect else [])])
+
+
 PARTS = {"test": "test samples", "validation": "validation samples"}  # of a client, that it is evaluated on

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 
@@ -98,6 +98,13 @@ class Method(Generic[Down, Up]):
         scores: Tensor = client.model(x)
         return scores
 
+    def answering(self, client: Client, down: Down | None) -> Callable[[Tensor], Tensor]:
+        """Return the function from a batch to class scores by which :meth:`predict` answers.
+
+        It is asked for once per evaluation: override it where something must be found out before the first answer.
+        """
+        return lambda x: self.predict(client, x, down)
+
     def server_model(self, server: Server) -> SplitModel | None:
         """Return the model that the server has, to be evaluated on the shared test set; ``None`` if it has none."""
         return None
@@ -108,6 +115,14 @@ class Method(Generic[Down, Up]):
         What the payload itself can tell (:meth:`Payload.check`) has been checked before.
         """
 
+    def check_from(self, server: Server, client: int, up: Up) -> None:
+        """Check an upload as :meth:`check` does; override it where the check depends on which client sent it."""
+        self.check(server, up)
+
     def prototypes(self, down: Down | None) -> Prototypes | None:
         """Return the global prototypes in a broadcast, so that every method can be evaluated by them."""
         return down if isinstance(down, Prototypes) else None
+
+    def global_prototypes(self, server: Server) -> Prototypes | None:
+        """Return the prototypes that the server has for all clients; ``None`` if it has none."""
+        return self.prototypes(self.broadcast(server, 0))

@@ -52,9 +52,20 @@ class Streams:
     @contextmanager
     def default(self, purpose: str) -> Iterator[None]:
         """Use a stream within the block for draws that take no generator, such as dropout and first weights."""
-        seed, cuda = self.seed(purpose), torch.cuda.is_initialized()
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if cuda else []):
+        seed = self.seed(purpose)
+        with draws_given_back():
             torch.default_generator.manual_seed(seed)  # torch.manual_seed is far slower
-            if cuda:
+            if torch.cuda.is_initialized():
                 torch.cuda.manual_seed_all(seed)
             yield
+
+
+@contextmanager
+def draws_given_back() -> Iterator[None]:
+    """Put torch's default generators back, after the block, to where they were before it.
+
+    Several blocks in a row, each within this, so draw the same numbers.
+    """
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        yield

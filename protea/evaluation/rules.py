@@ -45,7 +45,7 @@ def of_client(
     """
     model, classes = client.model, client.own_classes
     ways: dict[str, Answer] = {
-        "method": lambda x: method.predict(client, x, down),
+        "method": method.answering(client, down),
         "head": model,
         "head_own": lambda x: model(x).masked_fill(~classes, -torch.inf),
     }
@@ -77,7 +77,7 @@ def answering(answer: str, ways: Container[str], client: Client, down: Any) -> s
 def of_server(method: Method[Any, Any], server: Server, model: SplitModel) -> dict[str, Answer]:
     """The rules of the server's model, which has no data of its own."""
     ways: dict[str, Answer] = {"head": model}
-    if (known := method.prototypes(method.broadcast(server, 0))) is not None:
+    if (known := method.global_prototypes(server)) is not None:
         ways["global_prototypes"] = nearest(model, known)
     return ways
 

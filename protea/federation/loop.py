@@ -140,7 +140,7 @@ class Federation:
             if settings.due(server.round, self.plan.rounds):
                 self._judge("evaluate", clients, judged, this.failures)
                 with self._on_server("evaluate"):
-                    judged.known = self.method.prototypes(self.method.broadcast(server, 0))
+                    judged.known = self.method.global_prototypes(server)
                     if self.test is not None:
                         judged.server = serve(self.method, server, self.test)
             if self.test is not None and settings.shared_due(server.round, self.plan.rounds):
@@ -278,7 +278,7 @@ class Federation:
     def prototypes(self) -> Any:
         """Return the global prototypes as they are now; ``None`` for methods that have none."""
         with self._on_server("look"):
-            return self.method.prototypes(self.method.broadcast(self.server, 0))
+            return self.method.global_prototypes(self.server)
 
     def look(self) -> Named:
         """Collect what a report draws: global and local prototypes as they are now, and the features of one client.

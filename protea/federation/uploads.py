@@ -81,7 +81,7 @@ class Inspection:
             raise PayloadError(f"{reply.samples} samples were reported; at least one is needed.")
         if not all(math.isfinite(value) for value in reply.metrics.values()):
             raise PayloadError(f"its loss is not finite: {reply.metrics}.")
-        method.check(server, payload)
+        method.check_from(server, reply.client, payload)
         return payload
 
 

@@ -20,7 +20,7 @@ from protea.config.experiment import method_label
 from protea.config.families import AdapterKind, Models
 from protea.config.sections import Evaluation, Limits
 from protea.config.toml import Table, override, settings_from_table, to_table
-from protea.config.words import Protocol
+from protea.config.words import ALONE, Protocol
 from protea.core.choices import choice_of, list_of
 from protea.core.errors import ConfigError
 from protea.core.method import Method
@@ -29,6 +29,7 @@ from protea.core.samples import Samples
 from protea.core.server import Server
 from protea.core.training import Training
 from protea.data.convert import to_inputs
+from protea.federation.played import played_method
 from protea.models.maker import ModelMaker
 
 
@@ -62,11 +63,17 @@ class Task:
     seed: int = 1
     shape: tuple[PositiveInt, ...] = ()  # of a sample; for methods with public data or a model on the server
     method: Any = choice_of("methods", "name", registry.default("methods", "fedproto"))
+    protect: bool = False  # each site also trains alone, and answers by what is best on its held-out samples
     models: SharedSpace = field(default_factory=SharedSpace)
     training: Training = field(default_factory=Training)  # a site may set its own
     evaluation: SiteEvaluation = field(default_factory=SiteEvaluation)
     filters: tuple[Any, ...] = list_of("filters", "name")  # of uploads, in the order in which sites apply them
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def played(self) -> Method[Any, Any]:
+        """The method as it is played: with sites protected, where that is set."""
+        return played_method(self.method, protect=self.protect)
 
     def mark(self) -> str:
         """Return a checksum of the whole task, by which parties see that they have the same one."""
@@ -88,6 +95,11 @@ def parse_task(text: str, where: str) -> Task:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not a TOML file: {error}") from error
+    if ALONE in table:
+        raise ConfigError(
+            f"{where}: {ALONE} is for simulations: a site that trains alone needs no network.  Remove it, and compare "
+            f"there: protea run EXPERIMENT.toml --beside alone"
+        )
     refuse_places(table, where)
     task: Task = settings_from_table(Task, table, where)
     check_task(task, where)
@@ -154,7 +166,7 @@ def started_server(task: Task, public: Samples | None = None) -> Server:
     """Make the server of a task as it is before the first round, its memory filled by the method."""
     server = new_server(task, public)
     with server.rng.at("round", 0).default("start"):
-        task.method.start_server(server)
+        task.played.start_server(server)
     return server
 
 

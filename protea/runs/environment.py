@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.config import registry
-from protea.config.experiment import Experiment, experiment_to_toml, method_label
+from protea.config.experiment import Experiment, experiment_to_toml
 from protea.core.files import unused_path
 
 
@@ -20,7 +20,7 @@ def run_path(parent: Path, experiment: Experiment) -> Path:
     text = experiment_to_toml(experiment)
     source = registry.name_of("sources", type(experiment.data.source)).rpartition(":")[2].lower()
     mark = hashlib.blake2b(text.encode(), digest_size=2).hexdigest()
-    return unused_path(parent, f"{source}-{method_label(experiment.method)}-s{experiment.seed}-{mark}")
+    return unused_path(parent, f"{source}-{experiment.label.replace(' ', '-')}-s{experiment.seed}-{mark}")
 
 
 def environment(place: str, threads: int) -> dict[str, Any]:

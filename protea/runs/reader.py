@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from protea.config.words import label_with
 from protea.core.errors import ConfigError
 from protea.federation.record import DataRecord, Record, read_metrics
 from protea.runs.directory import RunDirectory
@@ -40,11 +41,12 @@ class RunReader:
 
     @property
     def method(self) -> str:
-        """``fedproto``, ``fedproto@htfllib``: as the run's summary has it."""
+        """``fedproto``, ``fedproto@htfllib``, ``fedproto alone``: as the run's summary has it."""
         if self.summary is not None:
             return str(self.summary["method"])
         method = self.config["method"]
-        return str(method if isinstance(method, str) else method["name"])
+        name = str(method if isinstance(method, str) else method["name"])
+        return label_with(name, self.config.get("alone", False), self.config.get("protect", False))
 
     @property
     def seed(self) -> int:

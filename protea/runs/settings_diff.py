@@ -16,6 +16,7 @@ FREE = (
     "limits", "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.protocol",
     "evaluation.rules", "evaluation.metrics",
 )  # fmt: skip
+NAMED = ("alone", "protect")  # the name of the method says these
 # Of the others, these must be the same in one table; all that remain make a row of their own.
 SAME = ("rounds", "clients", "fraction", "data", "evaluation")
 
@@ -26,7 +27,7 @@ def settings(run: RunReader) -> dict[str, Any]:
     usual = {
         name: value for name, value in flat(run.config).items() if (name, value) != ("evaluation.answer", "method")
     }
-    return {name: value for name, value in usual.items() if value != [] and not under(name, FREE)}
+    return {name: value for name, value in usual.items() if value != [] and not under(name, (*FREE, *NAMED))}
 
 
 def labels(runs: Sequence[RunReader]) -> list[str]:

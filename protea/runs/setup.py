@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ from protea.core.files import naming_file
 from protea.core.method import Method
 from protea.core.rng import Streams
 from protea.core.server import Server
-from protea.data import PartitionFile, federate
+from protea.data import Federated, PartitionFile, federate
 from protea.data.views import refuse_unread
 from protea.federation.jobs import JobEngine, Watch, ignore
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
+from protea.federation.played import evaluation_of, method_of
 from protea.federation.record import Record
 from protea.runs.directory import RunDirectory
 from protea.runs.environment import environment
@@ -111,8 +112,8 @@ class Simulation(RunSetup):
     def __init__(self, experiment: Experiment) -> None:
         experiment.check()
         self.experiment = experiment
-        self.method, self.rounds = experiment.method, experiment.rounds
-        self.evaluation, self.checkpoint = experiment.evaluation, experiment.checkpoint
+        self.method, self.rounds = method_of(experiment), experiment.rounds
+        self.evaluation, self.checkpoint = evaluation_of(experiment), experiment.checkpoint
         self.partition: PartitionFile | None = None  # of the run that is resumed
         self.engine: JobEngine | None = None
 
@@ -125,7 +126,8 @@ class Simulation(RunSetup):
     def refuse_other(self, directory: RunDirectory) -> None:
         """Raise unless the settings are the same, but for those of the machine and how often the run is saved."""
         stored = tomllib.loads(directory.config_path.read_text("utf-8"))
-        given, there = flat(to_table(self.experiment)), flat(stored)
+        later = {f.name: f.default for f in fields(Experiment) if f.default is not MISSING}  # than that run, maybe
+        given, there = flat(to_table(self.experiment)), flat({**later, **stored})
         free = [*FREE, "models.channels_last"] if isinstance(self.experiment.models.channels_last, str) else FREE
         if other := [name for name in differing([given, there]) if not under(name, free)]:
             found = ", ".join(
@@ -198,6 +200,8 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
     )
     if experiment.method.needs.public_data and not len(federated.public):
         raise ConfigError(f"{method_label(experiment.method)} needs public data, and the partition file has none.")
+    if experiment.protect:
+        refuse_nothing_held_out(federated)
     if (data.augment.crop or data.augment.flip) and len(federated.dataset.shape) != 3:
         raise ConfigError(f"data.augment is for images; samples here have the shape {federated.dataset.shape}.")
     factory = ClientFactory(
@@ -220,18 +224,30 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
     return factory
 
 
+def refuse_nothing_held_out(federated: Federated) -> None:
+    """Raise :class:`ConfigError` if some client has no validation samples, which protect = true needs of all."""
+    lacking = [client for client, share in enumerate(federated.shares) if not len(share.validation)]
+    if lacking:
+        few = len(federated.shares[lacking[0]].train)
+        raise ConfigError(
+            f"protect = true needs samples that each client holds out, and client {lacking[0]}, with {few} for "
+            f"training, has none ({len(lacking)} of {len(federated.shares)} clients).  Raise data.split.validation, or "
+            f"give clients more samples."
+        )
+
+
 def worker_plan(experiment: Experiment, factory: ClientFactory) -> WorkerPlan:
     """Collect what every worker process needs to build its clients and run their jobs."""
-    settings = experiment.engine
+    settings, evaluation = experiment.engine, evaluation_of(experiment)
     return WorkerPlan(
-        experiment.method,
+        method_of(experiment),
         factory,
         experiment.seed,
         settings.threads,
-        experiment.evaluation.local_prototypes,
-        rules=experiment.evaluation.rules,
-        metrics=experiment.evaluation.metrics,
-        answer=experiment.evaluation.answer,
+        evaluation.local_prototypes,
+        rules=evaluation.rules,
+        metrics=evaluation.metrics,
+        answer=evaluation.answer,
         filters=experiment.filters,
         careful=experiment.failures == "skip",
         memory=None if settings.memory is None else in_bytes(settings.memory),
@@ -253,7 +269,7 @@ def federation(experiment: Experiment, factory: ClientFactory, engine: JobEngine
         rounds=experiment.rounds,
         fraction=experiment.fraction,
         sampler=experiment.sampler,
-        evaluation=experiment.evaluation,
+        evaluation=evaluation_of(experiment),
         failures=experiment.failures,
         min_replies=experiment.min_replies,
         filters=experiment.filters,
@@ -262,4 +278,4 @@ def federation(experiment: Experiment, factory: ClientFactory, engine: JobEngine
         threads=experiment.engine.threads,
     )
     server, test = factory.server(experiment.seed, view), factory.shared_test(view)
-    return Federation(experiment.method, engine, server, plan, test=test, watch=watch)
+    return Federation(method_of(experiment), engine, server, plan, test=test, watch=watch)

@@ -13,6 +13,7 @@ from protea.config.sections import Evaluation
 from protea.config.words import SCOPES, WEIGHTINGS, Protocol
 from protea.data import Federated
 from protea.evaluation.protocols import Reported, headline, report
+from protea.federation.played import method_of
 from protea.federation.record import Record
 from protea.runs import warnings
 
@@ -23,7 +24,7 @@ def summarise(experiment: Experiment, records: list[Record], data: Federated) ->
     majority: float | None = data.majority()
     if math.isnan(data.majority()) or (settings.clients == "participants" and experiment.fraction < 1):
         majority = None  # the accuracy is of some clients only, and does not compare
-    return summary(experiment.method, settings, records, data.dataset.names, majority)
+    return summary(method_of(experiment), settings, records, data.dataset.names, majority)
 
 
 def summary(

@@ -142,7 +142,7 @@ class TrainedState:
         """The global prototypes; ``None`` for methods that have none."""
         server, method = self.server(), self.setup.method
         with server.rng.at("round", self.round).default("look"):
-            return method.prototypes(method.broadcast(server, 0))
+            return method.global_prototypes(server)
 
     def client(self, id: int) -> TrainedClient:
         """A client as it was, with the broadcast that it would get now."""

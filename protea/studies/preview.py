@@ -19,6 +19,7 @@ from protea.core.split_model import SplitModel
 from protea.data import Federated, Share
 from protea.engines.inline import Inline
 from protea.engines.processes.pool import cores
+from protea.federation.played import method_of
 from protea.runs.setup import federation
 
 
@@ -32,9 +33,9 @@ class RoundBytes:
 
 def traffic(experiment: Experiment, factory: ClientFactory) -> RoundBytes:
     """Measure the bytes of a round, by two rounds in which every client has one sample of each of its classes."""
-    small = replace(experiment, rounds=2, fraction=1.0, failures="stop")
+    small = replace(experiment, rounds=2, fraction=1.0, failures="stop", protect=False)  # which changes no bytes
     tiny = replace(factory, source=miniature(factory.data), rounds=2)
-    engine = Inline(WorkerPlan(experiment.method, tiny, experiment.seed, experiment.engine.threads))
+    engine = Inline(WorkerPlan(method_of(small), tiny, experiment.seed, experiment.engine.threads))
     *_, last = federation(small, tiny, engine).run()
     part = participants(experiment.clients, experiment.fraction) / experiment.clients
     return RoundBytes(part * last.bytes_up, part * last.bytes_down)
@@ -70,7 +71,7 @@ def seconds(experiment: Experiment, factory: ClientFactory, models: list[SplitMo
     total, rounds, settings = 0.0, experiment.rounds, experiment.evaluation
     shared = len(factory.data.test) * sum(settings.shared_due(r + 1, rounds) for r in range(rounds)) / rounds
     for client, share in enumerate(factory.data.shares):
-        trained = experiment.fraction * plan.epochs * len(share.train)
+        trained = experiment.fraction * plan.epochs * len(share.train) * (2 if experiment.protect else 1)
         looked_at = len(share.train) + (len(share.test) + len(share.validation)) / settings.every + shared
         # A forward pass takes about a third of a training step.
         total += each[client % len(each)] * (trained + looked_at / 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 
@@ -109,6 +109,37 @@ def test_beside_runs_other_methods_on_the_same_split(command: Command, tmp_path:
         "fedproto", "local", "fml@htfllib",
     ]  # fmt: skip
     assert len({(tmp_path / name / "partition.json").read_bytes() for name in names}) == 1
+
+
+def test_beside_alone_runs_the_same_method_with_each_client_alone(command: Command, tmp_path: Path):
+    done = command("run", "exp.toml", "rounds=2", "--out", "a", "--beside", "local", "--beside", "alone")
+    assert done.code == 0 and "Records of fedproto alone: a-alone" in done.lines
+    experiments = [load_experiment(tmp_path / name / "config.toml") for name in ("a", "a-local", "a-alone")]
+    assert [experiment.alone for experiment in experiments] == [False, False, True]
+    assert experiments[2] == replace(experiments[0], alone=True)
+    assert json.loads((tmp_path / "a-alone/summary.json").read_text())["method"] == "fedproto alone"
+    compared = command("compare", "a", "a-local", "a-alone")
+    assert compared.code == 0 and all(name in compared.out for name in ("fedproto ", "local", "fedproto alone"))
+    assert "alone=" not in compared.out  # its name says it
+    assert command("report", "a", "a-local", "a-alone", "--out", "page.html").code == 0
+    assert "fedproto alone" in (tmp_path / "page.html").read_text()
+
+
+def test_beside_alone_goes_on_where_it_was(command: Command, tmp_path: Path):
+    words = ("run", "exp.toml", "rounds=2", "--out", "a", "--beside", "alone")
+    assert command(*words).code == 0
+    done = command(*words, "--resume")
+    assert done.code == 0 and "a-alone has ended" in done.out
+    done = command("run", "exp.toml", "alone=true", "--beside", "alone")
+    assert done.code == 2 and "the experiment itself has alone = true" in done.err
+
+
+def test_a_method_beside_a_protected_one_is_protected_but_local_is_local(command: Command, tmp_path: Path):
+    words = ("run", "exp.toml", "rounds=1", "protect=true", "data.source.points=200", "--out", "a")
+    done = command(*words, "--beside", "local", "--beside", "fedtgp", "--beside", "alone")
+    assert done.code == 0, done.err
+    found = [json.loads(path.read_text())["method"] for path in sorted(tmp_path.glob("a*/summary.json"))]
+    assert sorted(found) == ["fedproto alone protected", "fedproto protected", "fedtgp protected", "local"]
 
 
 def test_a_run_without_test_samples_has_dashes_for_accuracies(command: Command):

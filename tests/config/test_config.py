@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from protea.data.sources.folder import Folder
 from protea.data.sources.npz import Npz
 from protea.engines.inline import Inline
 from protea.engines.processes.engine import Processes
+from protea.federation.played import method_of
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 
@@ -272,6 +274,33 @@ def test_names_that_are_not_found_are_plugin_errors():
     for text in ('method = "x"', 'data.source = "x"', 'models.family = "x"', 'engine = "x"', 'method = "x.y:Z"'):
         with pytest.raises(PluginError):
             read(text)
+
+
+def test_alone_is_no_method_and_no_plug_in_can_be_called_so(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(
+        PluginError, match="'alone' is not among the methods: it stands for any method with each client"
+    ):
+        read('method = "alone"')
+    point = EntryPoint("alone", f"{HERE}:Own", "protea.methods")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == "protea.methods" else [])
+    with pytest.raises(PluginError, match=f"The plug-in {HERE}:Own needs another name"):
+        registry.find("methods", "alone")
+    assert "alone" not in registry.table.__wrapped__("methods")
+
+
+def test_protection_needs_held_out_samples():
+    with pytest.raises(ConfigError, match=r"data\.split\.validation is 0\.  Set, for example"):
+        read("protect = true\ndata.split.validation = 0.0")
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [("", "fedproto"), ("alone = true", "fedproto alone"), ("protect = true", "fedproto protected"),
+     ('method = "fedtgp@code"\nalone = true\nprotect = true', "fedtgp@code alone protected")],
+)  # fmt: skip
+def test_how_a_method_is_played_is_in_its_name(text: str, label: str):
+    experiment = read(text)
+    assert experiment.label == method_label(method_of(experiment)) == label
 
 
 def test_a_change_without_a_value_is_refused():

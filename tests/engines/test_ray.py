@@ -85,14 +85,20 @@ def federation(engine: Any, rounds: int = 3, watch: Watch = ignore, **options: A
 
 
 @pytest.mark.parametrize(
-    ("method", "first", "then"),
-    [(FedTGP(), replace(TWO, address="auto"), Engine("inline")), (FedPKD(), Engine("inline"), TWO)],
-    ids=["there and back", "here and there"],
+    ("method", "alone", "first", "then"),
+    [
+        (FedTGP(), False, replace(TWO, address="auto"), Engine("inline")),
+        (FedPKD(), False, Engine("inline"), TWO),
+        (FedPKD(), True, TWO, Engine("inline")),
+    ],
+    ids=["there and back", "here and there", "each client alone"],
 )
-def test_a_run_goes_on_in_another_engine(method: Method[Any, Any], first: Engine, then: Engine, tmp_path: Path):
+def test_a_run_goes_on_in_another_engine(
+    method: Method[Any, Any], alone: bool, first: Engine, then: Engine, tmp_path: Path
+):
     """With public samples, a model on the server, filters, and data from a file of the node's."""
     experiment = Experiment(
-        rounds=3, clients=4, fraction=0.75, method=method, engine=Engine("inline"),
+        rounds=3, clients=4, fraction=0.75, method=method, alone=alone, engine=Engine("inline"),
         models=Models(dim=16, server="tiny_mlp"), training=Training(batch=64),
         data=Data(source=Spiral(classes=3, points=60), public=9), checkpoint=Checkpoint(every=1),
         filters=(Clip(norm=2.0), Quantize("int8")),

@@ -51,7 +51,7 @@ def random_head(seed: int = 0) -> dict[str, Tensor]:
 
 
 def trained(id: int = 0, round: int = 1) -> Client:
-    client = toy.build_held_out(id, Streams(7).at("client", id))
+    client = toy.build_holding_out(id, Streams(7).at("client", id))
     client.begin(round, client.rng.at("round", round))
     return client
 
@@ -246,7 +246,7 @@ def test_every_engine_blends_alike(answer: str):
             line.pop("cost", None)
         return found
 
-    plan = toy.plan(FedProto(), toy.build_held_out, answer=answer)
+    plan = toy.plan(FedProto(), toy.build_holding_out, answer=answer)
     inline = lines(Inline(plan))
     assert inline == lines(Processes(plan, Engine(workers=2)))
     last = [line for line in inline if line.get("kind") == "round"][-1]

@@ -105,11 +105,15 @@ def build(
     )
 
 
-def build_held_out(id: int, streams: Streams, **options: Any) -> Client:
-    """A client that holds every third of its training samples out."""
-    share = SHARES[id]
+def holding_out(share: Share) -> Share:
+    """The same share with every third of its training samples held out, for validation."""
     held = torch.arange(len(share.train)) % 3 == 0
-    return build(id, streams, share=Share(share.train[~held], share.train[held], share.test), **options)
+    return Share(share.train[~held], share.train[held], share.test)
+
+
+def build_holding_out(id: int, streams: Streams, **options: Any) -> Client:
+    """A client that holds samples out, as ``blend`` and ``protect = true`` need."""
+    return build(id, streams, share=holding_out(SHARES[id]), **options)
 
 
 def server(seed: int = 7) -> Server:

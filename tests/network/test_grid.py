@@ -12,7 +12,7 @@ import pytest
 import torch
 import toy
 from contract import builder, play, reference
-from every import every_method
+from every import METHODS, every_method
 from test_filtered import FILTERS, filtered
 
 pytest.importorskip("flwr", reason="lacking: extra flower")
@@ -27,9 +27,11 @@ from protea.core.method import Method
 from protea.engines.flower.codec import unwrap, wrap
 from protea.engines.inline import Inline
 from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_bytes
+from protea.federation.alone import Alone
 from protea.federation.jobs import Job, Reply
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
+from protea.federation.protect import Protect
 from protea.filters.base import Filter
 from protea.methods.fedproto import FedProto
 
@@ -43,11 +45,22 @@ def test_sites_blend_as_clients_of_a_simulation_do(tmp_path: Path) -> None:
     def make(plan: WorkerPlan) -> grid.OneProcess:
         return grid.OneProcess(replace(plan, answer="blend"), tmp_path)
 
-    over = play(FedProto(), make, build=toy.build_held_out)
-    inline = play(FedProto(), lambda plan: Inline(replace(plan, answer="blend")), build=toy.build_held_out)
+    over = play(FedProto(), make, build=toy.build_holding_out)
+    inline = play(FedProto(), lambda plan: Inline(replace(plan, answer="blend")), build=toy.build_holding_out)
     assert over == inline
     (*_, last) = (line for line in inline["records"] if line["kind"] == "round")
     assert last["test"]["method"] == last["test"]["blend"] != last["test"]["global_prototypes"]
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fedtgp", "fedgen"])
+def test_clients_that_are_alone_equal_the_inline_engine_to_the_bit(name: str, tmp_path: Path) -> None:
+    test_it_equals_the_inline_engine_to_the_bit(Alone(METHODS[name]), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fedtgp", "lg_fedavg"])
+def test_protected_sites_equal_the_inline_engine_to_the_bit(name: str, tmp_path: Path) -> None:
+    method, build = Protect(METHODS[name]), toy.build_holding_out
+    assert play(method, lambda plan: grid.OneProcess(plan, tmp_path), build=build) == play(method, build=build)
 
 
 def run(tmp_path: Path, meddle: Callable[[Message, Message], Message | None], **options: Any) -> list[Any]:

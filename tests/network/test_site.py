@@ -353,6 +353,22 @@ def test_what_check_shows_is_what_the_first_round_sends(tmp_path: Path, method: 
             aggregate_alone(site, server, sent)
 
 
+def test_a_protected_site_sends_what_it_would_send_without(tmp_path: Path) -> None:
+    shown = []
+    for protect in (False, True):
+        base = places.base(tmp_path / f"base{protect}", protect=protect)
+        site = places.site(tmp_path / f"site{protect}", base.invite("north"))
+        shown.append(trial(site.path))
+    assert shown[0].leaving == shown[1].leaving and shown[0].beside == shown[1].beside
+
+
+def test_a_protected_site_must_hold_out_samples(tmp_path: Path) -> None:
+    base = places.base(tmp_path / "base", protect=True)
+    site = places.site(tmp_path / "site", base.invite("north"), settings="[split]\nvalidation = 0.0\n")
+    with pytest.raises(ConfigError, match=r"holds out no samples.*split\.validation in site\.toml"):
+        site.restored().client(site.id)
+
+
 def test_an_upload_that_a_coordinator_would_refuse_is_told(tmp_path: Path) -> None:
     base = places.base(tmp_path / "base", "method.name=lg_fedavg", "shape=[64]")
     own = "\n    from protea import SplitModel\n"

@@ -19,6 +19,7 @@ from protea.core.payload import pack
 from protea.core.prototypes import Prototypes
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
+from protea.network.site.predict import trained_client
 from protea.network.site.service import SiteService
 
 IMAGES = load_digits().data.astype("float32") / 16
@@ -114,3 +115,17 @@ def test_a_site_blends_what_it_has(tmp_path: Path, command: Command, method: str
     assert "Blended of the classifier, prototypes of this site's training samples" in done.lines[1]
     asked = command("site", "predict", "new.npz", "--dir", site.path, "--out", "asked.csv", "--rule", "blend")
     assert asked.code == 0 and table("asked.csv") == table("out.csv")
+
+
+def test_a_protected_site_answers_by_what_is_best_on_its_held_out_samples(tmp_path: Path, command: Command):
+    coordinator = places.base(tmp_path / "coordinator", protect=True)
+    site = places.site(tmp_path / "site", coordinator.invite("north"))
+    train(site, coordinator, 2)
+    done = command("site", "predict", "new.npz", "--dir", site.path)
+    assert done.code == 0 and "This site is protected: --rule method answers" in done.lines[1]
+    done = command("site", "predict", "new.npz", "--dir", site.path, "--rule", "method", "--out", "out.csv")
+    assert done.code == 0 and "Best on this site's held-out samples is the" in done.lines[1]
+    _, trained = trained_client(site.path)
+    expected = trained.predict(torch.from_numpy(IMAGES[150:200]))
+    found = torch.tensor([[float(row[f"p_{name}"]) for name in places.CLASSES] for row in table("out.csv")])
+    torch.testing.assert_close(found, expected)

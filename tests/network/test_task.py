@@ -117,6 +117,10 @@ WRONG = {
         'evaluation.shared must be "never"',
     ),
     "features of single samples": ('classes = ["a", "b"]\n[evaluation]\nsnapshots = 1', "a site shows no features"),
+    "sites that train alone": (
+        'classes = ["a", "b"]\nalone = true',
+        "a site that trains alone needs no network",
+    ),
     "an evaluation before": ('classes = ["a", "b"]\n[evaluation]\nwhen = "before"', 'must be "after"'),
 }
 

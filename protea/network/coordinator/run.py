@@ -35,7 +35,7 @@ class CoordinatedRun(RunSetup):
         self, coordinator: CoordinatorDirectory, task: Task, roster: Callable[[Federation, Network], Sequence[int]]
     ) -> None:
         self.coordinator, self.task, self.roster = coordinator, task, roster
-        self.method, self.evaluation, self.rounds = task.method, task.evaluation, task.rounds
+        self.method, self.evaluation, self.rounds = task.played, task.evaluation, task.rounds
         self.checkpoint = Checkpoint(every=1, keep=2)
         self.network: Network | None = None  # once the server is up
 
@@ -104,7 +104,7 @@ class CoordinatedRun(RunSetup):
             limits=task.limits,
         )
         loop = Federation(
-            task.method, network, self.new_server(), plan, watch=watch, roster=lambda: self.roster(loop, network)
+            self.method, network, self.new_server(), plan, watch=watch, roster=lambda: self.roster(loop, network)
         )
         return loop
 

@@ -75,7 +75,7 @@ def trial(path: Path) -> Trial:
         server.round = 1
         asked: list[JobKind] = ["train", "evaluate"] if site.settings.report else ["train"]
         for what in asked:
-            job = Job(what, 1, site.id, pack(task.method.broadcast(server, site.id)))
+            job = Job(what, 1, site.id, pack(task.played.broadcast(server, site.id)))
             sizes[what] = len(durable.answer(job, job_to_bytes(job)))
             leaves += [describe(what, name, tensor) for name, tensor in sorted(replies[-1].up.items())]
             if what == "train":
@@ -103,11 +103,11 @@ def aggregate_alone(site: Site, server: Server, reply: Reply) -> None:
     """Do what the coordinator would do if this site were the only one."""
     task = site.task
     try:
-        payload = Inspection(task.method, server, task.limits, task.filters).payload(reply)
+        payload = Inspection(task.played, server, task.limits, task.filters).payload(reply)
     except PayloadError as error:
         raise ClientError(f"The coordinator would refuse what this site sends: {error}") from error
     with server.rng.at("round", 1).default("aggregate"):
-        task.method.aggregate(server, [Upload(site.id, payload, reply.samples)])
+        task.played.aggregate(server, [Upload(site.id, payload, reply.samples)])
 
 
 def describe(task: str, name: str, tensor: Tensor) -> Leaving:

@@ -248,7 +248,7 @@ class Site:
         """Collect what a worker needs to build this site's client and run its jobs."""
         task = self.task
         return WorkerPlan(
-            task.method,
+            task.played,
             SiteBuilder(self),
             task.seed,
             self.settings.threads,

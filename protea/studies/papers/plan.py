@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from protea.config.experiment import Experiment, method_label
+from protea.config.experiment import Experiment
 from protea.config.registry import name_of
 from protea.config.sections import Evaluation
 from protea.config.toml import to_table
@@ -200,4 +200,4 @@ def directory(experiment: Experiment) -> str:
     del table["checkpoint"]  # checkpoints change no number; of the engine, only threads do
     text = json.dumps({**table, "engine": experiment.engine.threads}, sort_keys=True)
     mark = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    return f"{source}-{method_label(experiment.method)}-s{experiment.seed}-{mark}"
+    return f"{source}-{experiment.label.replace(' ', '-')}-s{experiment.seed}-{mark}"

@@ -1,0 +1,154 @@
+"""Every method with protected clients: what is federated stays as it was, and what stands beside it is Local."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import toy
+from contract import Short, federation, left, play, workers
+from every import METHODS, every_method, parameters
+
+from protea.clients.worker import Worker
+from protea.core.errors import ConfigError
+from protea.core.method import Method
+from protea.core.samples import Samples
+from protea.core.server import Server
+from protea.engines.inline import Inline
+from protea.evaluation.rules import Rule
+from protea.federation.alone import Alone
+from protea.federation.loop import Federation
+from protea.federation.plan import FederationPlan
+from protea.federation.protect import OWN, Protect, Unfederated, Unprotected, quality
+from protea.federation.record import Cost, Record
+from protea.methods.local import Local
+from protea.runs import checkpoint
+
+few_methods = parameters({name: METHODS[name] for name in ("fedproto", "fedtgp", "fedpkd", "fedgen", "fedavg")})
+
+
+def builder(method: Method[Any, Any]) -> Any:
+    return partial(toy.build_holding_out, same_architecture=method.needs.same_architecture)
+
+
+def played(
+    method: Method[Any, Any], build: Any, rules: tuple[Rule, ...] = (), rounds: int = 2
+) -> tuple[list[Record], Worker, Server]:
+    worker, server = toy.worker(method, build, rules=rules), toy.server()
+    plan = FederationPlan(clients=toy.CLIENTS, rounds=rounds)
+    plan = replace(plan, evaluation=replace(plan.evaluation, rules=rules))
+    loop = Federation(method, Inline(worker), server, plan, test=Samples(toy.BLOBS, toy.TEST))
+    return [replace(record, cost=Cost()) for record in loop.run()], worker, server
+
+
+def without_own_rule(record: Record) -> Record:
+    """A record without what the method's own rule answered."""
+
+    def others(scores: dict[str, Any]) -> dict[str, Any]:
+        return {rule: score for rule, score in scores.items() if rule != "method"}
+
+    clients = [
+        replace(
+            each,
+            parts={name: replace(part, classes={}, hits=others(part.hits)) for name, part in each.parts.items()},
+            shared=others(each.shared),
+        )
+        for each in record.clients
+    ]
+    return replace(
+        record, test=others(record.test), validation=others(record.validation), shared=others(record.shared),
+        classes={}, clients=clients,
+    )  # fmt: skip
+
+
+@every_method
+def test_what_is_federated_stays_as_it_was(method: Method[Any, Any]) -> None:
+    plain, worker, server = played(method, builder(method))
+    records, protected, own_server = played(Protect(method), builder(method))
+    assert toy.same_models(worker, protected)
+    assert toy.same(server.memory.flat()[0], own_server.memory.flat()[0])
+    assert [without_own_rule(record) for record in records] == [without_own_rule(record) for record in plain]
+
+
+@every_method
+def test_the_model_beside_it_is_that_of_local(method: Method[Any, Any]) -> None:
+    _, local, _ = played(Local(), builder(method))
+    _, worker, _ = played(Protect(method), builder(method))
+    for id, client in local.clients.items():
+        assert toy.same(client.model.state_dict(), worker.clients[id].memory[OWN].state_dict())
+
+
+@every_method
+def test_nobody_is_worse_off_on_held_out_samples(method: Method[Any, Any]) -> None:
+    records, _, _ = played(Protect(method), builder(method), (Unprotected(method), Unfederated()))
+    for record in records:
+        for client in record.clients:
+            hits = client.parts["validation"].hits
+            assert hits["method"] >= max(hits["unprotected"], hits["unfederated"])
+
+
+def test_the_rules_beside_it_are_what_the_others_would_answer() -> None:
+    method = METHODS["fedproto"]
+    plain, _, _ = played(method, builder(method))
+    local, _, _ = played(Local(), builder(method))
+    records, _, _ = played(Protect(method), builder(method), (Unprotected(method), Unfederated()))
+    for record, other, alone in zip(records, plain, local, strict=True):
+        assert record.test["unprotected"] == other.test["method"]
+        assert record.test["unfederated"] == alone.test["method"]
+
+
+@few_methods
+def test_a_client_may_be_alone_and_protected(method: Method[Any, Any]) -> None:
+    _, worker, _ = played(Alone(method), builder(method))
+    _, protected, _ = played(Protect(Alone(method)), builder(method))
+    assert toy.same_models(worker, protected)
+
+
+@few_methods
+def test_engines_and_resumed_runs_agree_and_clients_may_wait_on_disk(
+    method: Method[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protected, build = Protect(method), builder(method)
+    expected = play(protected, build=build)
+    assert play(protected, workers(2), build=build) == expected
+
+    first = federation(protected, build=build)
+    records = [next(first.run())]
+    checkpoint.save(tmp_path, first)
+    second = federation(protected, build=build)
+    checkpoint.load(checkpoint.complete(tmp_path)[-1], second)
+    second.recall(records)
+    records += second.run()
+    assert left(second, records) == expected
+
+    monkeypatch.setattr("protea.clients.mapped_tensors.LARGE", 0)
+    assert play(protected, Short, build=build) == expected
+
+
+def test_without_held_out_samples_a_client_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"client 0 holds out no samples.*data\.split\.validation"):
+        Protect(Local()).start_client(toy.ready())
+
+
+def test_right_answers_come_first_then_likelihood_and_a_model_that_diverged_is_last() -> None:
+    labels = torch.tensor([0, 1])
+    right = torch.tensor([[0.1, 0.0], [0.0, 0.1]])
+    surer, wrong = 10 * right, -right
+    assert quality(surer, labels) > quality(right, labels) > quality(wrong, labels)
+    assert quality(wrong, labels) > quality(right * torch.nan, labels)
+    no_answer = torch.full((2, 2), -torch.inf)
+    assert quality(no_answer, labels) == (0, -torch.inf)
+
+
+def test_equal_answers_are_given_by_the_model_trained_alone() -> None:
+    client, method = toy.build_holding_out(0, toy.Streams(1)), Protect(Local())
+    client.begin(1, client.rng)
+    method.start_client(client)  # both models are as they began
+    assert method.choice(client, None) == "alone"
+    with torch.no_grad():
+        client.memory[OWN].head.bias.fill_(torch.nan)
+    assert method.choice(client, None) == "federated"
