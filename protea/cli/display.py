@@ -26,9 +26,11 @@ from protea.config.units import format_bytes, percent
 from protea.config.words import PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.federation.jobs import Reply
 from protea.federation.record import Record
+from protea.runs.gain import Gain
 from protea.runs.observers import Observer
 from protea.runs.progress import client_jobs
 from protea.runs.result import Result
+from protea.runs.settings_diff import words_of
 
 
 class Quiet(Observer):
@@ -167,3 +169,44 @@ def results(console: Console, found: Sequence[Result]) -> None:
     for result in found:
         for warning in result.summary["warnings"].values():
             console.print(f"{result.summary['method']}: {warning}", style="yellow", highlight=False)
+
+
+def gains(console: Console, found: Sequence[Result]) -> None:
+    """Print the table of gains over training alone, if runs beside these tell of any."""
+    rows = [(result.method, name, gain) for result in found for name, gain in result.gain.items()]
+    if not rows:
+        return
+    table = Table(title="Gain over training alone, in points of accuracy", title_justify="left", box=SIMPLE, padding=0)
+    table.add_column("method", overflow="fold")
+    table.add_column("over", overflow="fold")
+    for name in ("gain", "95 % interval", "better", "worse", "neither"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for method, name, gain in rows:
+        table.add_row(method, name, *gain_cells(gain))
+    console.print(table)
+    words = [
+        "local: no federation at all; alone: the same method, every client by itself.",
+        "better, worse: clients whose own 95 % interval lies above or below 0.",
+        *dict.fromkeys(note for _, _, gain in rows for note in gain_notes(gain)),
+    ]
+    console.print("  ".join(words), style="dim", highlight=False)
+
+
+def gain_cells(gain: Gain) -> list[str]:
+    """Format a gain and its interval in points, and how many clients are better, worse and neither."""
+    interval = f"{100 * gain.low:+.2f} to {100 * gain.high:+.2f}"
+    return [f"{100 * gain.mean:+.2f}", interval, str(gain.better), str(gain.worse), str(gain.neither)]
+
+
+def gain_notes(gain: Gain) -> list[str]:
+    """Say who is left out of a gain, and where its intervals are not of pairs of answers."""
+    found = []
+    if gain.left_out:
+        some = words_of(gain.left_out)
+        found.append(f"Left out, without test samples or not evaluated in both runs: client {some}.")
+    if not gain.paired:
+        found.append(
+            "Which samples were answered right is not recorded in these runs: intervals are from counts, unpaired, "
+            "and wider than need be."
+        )
+    return found

@@ -24,6 +24,7 @@ class WorkerPlan:
     local_prototypes: bool = True  # evaluate by the client's own prototypes too
     rules: tuple[Any, ...] = ()  # further rules of prediction, for evaluation
     metrics: tuple[Any, ...] = ()  # further metrics, for evaluation
+    single_answers: bool = False  # tell which test samples were answered right; in simulations only
     filters: tuple[Filter, ...] = ()  # applied in order to every upload before it leaves its client
     careful: bool = False  # a client whose training fails is put back to what it was before
     memory: int | None = None  # bytes of this process; clients beyond it wait on disk

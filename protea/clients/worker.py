@@ -87,7 +87,9 @@ class Worker:
             down.check(client.classes, client.dim)
         match job.task:
             case "evaluate":
-                found = examine(method, client, down, plan.local_prototypes, plan.rules, plan.metrics)
+                found = examine(
+                    method, client, down, plan.local_prototypes, plan.rules, plan.metrics, plan.single_answers
+                )
                 return Reply(job.client, job.round, pack(found))
             case "answer":
                 answers = shared_answers(method, client, down, plan.local_prototypes, plan.rules)

@@ -231,6 +231,7 @@ def worker_plan(experiment: Experiment, factory: ClientFactory) -> WorkerPlan:
         experiment.evaluation.local_prototypes,
         rules=experiment.evaluation.rules,
         metrics=experiment.evaluation.metrics,
+        single_answers=True,
         filters=experiment.filters,
         careful=experiment.failures == "skip",
         memory=None if settings.memory is None else in_bytes(settings.memory),
@@ -259,6 +260,7 @@ def federation(experiment: Experiment, factory: ClientFactory, engine: JobEngine
         faults=experiment.faults,
         limits=experiment.limits,
         threads=experiment.engine.threads,
+        single_answers=True,
     )
     server, test = factory.server(experiment.seed, view), factory.shared_test(view)
     return Federation(experiment.method, engine, server, plan, test=test, watch=watch)
