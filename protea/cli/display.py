@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from protea.cli import gain_tables
 from protea.config.experiment import Experiment
 from protea.config.units import format_bytes, percent
 from protea.config.words import PROTOCOLS, SCOPES, WEIGHTINGS
@@ -30,7 +31,6 @@ from protea.runs.gain import Gain
 from protea.runs.observers import Observer
 from protea.runs.progress import client_jobs
 from protea.runs.result import Result
-from protea.runs.settings_diff import words_of
 
 
 class Quiet(Observer):
@@ -187,7 +187,7 @@ def gains(console: Console, found: Sequence[Result]) -> None:
     words = [
         "local: no federation at all; alone: the same method, every client by itself.",
         "better, worse: clients whose own 95 % interval lies above or below 0.",
-        *dict.fromkeys(note for _, _, gain in rows for note in gain_notes(gain)),
+        *gain_tables.notes([gain for _, _, gain in rows]),
     ]
     console.print("  ".join(words), style="dim", highlight=False)
 
@@ -196,17 +196,3 @@ def gain_cells(gain: Gain) -> list[str]:
     """Format a gain and its interval in points, and how many clients are better, worse and neither."""
     interval = f"{100 * gain.low:+.2f} to {100 * gain.high:+.2f}"
     return [f"{100 * gain.mean:+.2f}", interval, str(gain.better), str(gain.worse), str(gain.neither)]
-
-
-def gain_notes(gain: Gain) -> list[str]:
-    """Say who is left out of a gain, and where its intervals are not of pairs of answers."""
-    found = []
-    if gain.left_out:
-        some = words_of(gain.left_out)
-        found.append(f"Left out, without test samples or not evaluated in both runs: client {some}.")
-    if not gain.paired:
-        found.append(
-            "Which samples were answered right is not recorded in these runs: intervals are from counts, unpaired, "
-            "and wider than need be."
-        )
-    return found
