@@ -18,7 +18,7 @@ def method_columns(found: Comparison) -> Columns:
     there = {kind: name for kind, name in kinds.items() if any(kind in each.known for each in found.gains)}
     columns: Columns = {"method": [each.label for each in found.gains]}
     for kind, name in there.items():
-        columns[name] = [with_interval(each.known.get(kind)) for each in found.gains]
+        columns[name] = [each.known[kind].in_points() if kind in each.known else "-" for each in found.gains]
     if "over" in there:
         columns["better/worse/neither"] = [clients_told(each.over) for each in found.gains]
     return columns
@@ -79,11 +79,6 @@ def plain_parts(found: Comparison, label: str) -> dict[str, Any]:
         row |= {kind: one and one.mean, f"{kind}_low": one and one.low, f"{kind}_high": one and one.high}
     over = known.get("over")
     return row | {name: over and getattr(over, name) for name in ("better", "worse", "neither")}
-
-
-def with_interval(gain: Gain | None) -> str:
-    """Format a gain with its interval in points: ``+1.20 [+0.3, +2.1]``; a dash where there is none."""
-    return "-" if gain is None else f"{100 * gain.mean:+.2f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
 
 
 def clients_told(gain: Gain | None) -> str:

@@ -80,6 +80,10 @@ class Gain:
                 return each
         raise ConfigError(f"There is no gain of client {id}: it has no test samples, or there is none.")
 
+    def in_points(self) -> str:
+        """Format the mean and its interval in points of accuracy: ``+1.20 [+0.3, +2.1]``."""
+        return f"{100 * self.mean:+.2f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+
     def plain(self) -> dict[str, Any]:
         """Return the gain as it stands in ``summary.json``."""
         return {
