@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from protea.runs.answers import RunAnswers
 from protea.runs.directory import RunDirectory
 from protea.runs.gain import Gain, gain
 from protea.runs.result import Result
 
-ALONE = " alone"  # ends the name of a method whose every client is in a federation of one
-
 
 def is_local(method: str) -> bool:
     """Whether a method's name, with or without a variant, is that of training without any federation."""
-    return method.partition("@")[0] == "local"
+    return method.partition(" ")[0].partition("@")[0] == "local"
+
+
+def is_alone_of(other: str, method: str) -> bool:
+    """Whether one name is that of the other method with every client alone: ``fedproto alone`` of ``fedproto``."""
+    return {*other.split()} == {*method.split(), "alone"} != {*method.split()}
 
 
 def gains_beside(results: Sequence[Result]) -> list[dict[str, Gain]]:
@@ -22,16 +26,18 @@ def gains_beside(results: Sequence[Result]) -> list[dict[str, Gain]]:
 
     The names are ``local`` (with its variant) and ``alone``.  Runs of Local itself have no gain.
     """
-    answers = {each.method: each.answers() for each in results}
-    found: list[dict[str, Gain]] = []
-    for each in results:
-        references = {name: name for name in answers if is_local(name)}
-        if each.method + ALONE in answers:
-            references["alone"] = each.method + ALONE
-        every = {} if is_local(each.method) else references
-        gains = {name: gain([(answers[each.method], answers[other])]) for name, other in every.items()}
-        found.append({name: one for name, one in gains.items() if one is not None})
-    return found
+    answers = [(each.method, each.answers()) for each in results]
+    return [_gains(method, ours, answers) for method, ours in answers]
+
+
+def _gains(method: str, ours: RunAnswers, others: Sequence[tuple[str, RunAnswers]]) -> dict[str, Gain]:
+    if is_local(method):
+        return {}
+    references = {name: theirs for name, theirs in others if is_local(name)}
+    if alone := [theirs for name, theirs in others if is_alone_of(name, method)]:
+        references["alone"] = alone[0]
+    gains = {name: gain([(ours, theirs)]) for name, theirs in references.items()}
+    return {name: one for name, one in gains.items() if one is not None}
 
 
 def keep_gains(results: Sequence[Result]) -> list[Result]:

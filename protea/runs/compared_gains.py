@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.runs.answers import RunAnswers
-from protea.runs.beside import is_local
+from protea.runs.beside import is_alone_of, is_local
 from protea.runs.gain import Gain, gain
 from protea.runs.reader import RunReader
 from protea.runs.settings_diff import settings
@@ -93,7 +93,7 @@ def _local_row(rows: Mapping[str, Sequence[RunReader]], base: str | None) -> str
 def _alone_runs(run: RunReader, runs: Sequence[RunReader]) -> list[RunReader]:
     """The runs of the same method in the same setting with every client alone; none for such a run itself."""
     own = _but_alone(run)
-    return [] if run.alone else [other for other in runs if other.alone and _but_alone(other) == own]
+    return [other for other in runs if is_alone_of(other.method, run.method) and _but_alone(other) == own]
 
 
 def _but_alone(run: RunReader) -> dict[str, Any]:

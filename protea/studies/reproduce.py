@@ -261,8 +261,8 @@ EVERY = (
 
 GAIN = (
     "In points of accuracy on the clients' own test samples, with 95 % intervals, in pairs of runs that answer the "
-    "same samples. *Its training*: the method with every client alone, minus Local. *The others*: the method minus itself "
-    "alone."
+    "same samples. *Its training*: the method with every client alone, minus Local. *The others*: the method minus "
+    "itself alone."
 )
 PARTS = {"over": "over Local", "training": "its training", "others": "the others"}  # of a gain
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,8 +80,3 @@ def counts(better: int, worse: int, samples: int) -> tuple[str, str]:
     """The answers of two runs of which the first is better, and worse, on so many samples; both right on the rest."""
     both = "1" * (samples - better - worse)
     return "1" * better + "0" * worse + both, "0" * better + "1" * worse + both
-
-
-def runs_of(folder: Path, names: Sequence[str]) -> list[Path]:
-    """The paths of runs in a folder."""
-    return [folder / name for name in names]
