@@ -252,12 +252,12 @@ def test_without_local_or_alone_there_are_gains_only_if_asked_for(tmp_path: Path
         compare([tmp_path], clients=True, measure="balanced")
 
 
-def test_by_another_rule_and_in_older_runs_intervals_are_from_counts(tmp_path: Path, command: Command):
+def test_by_another_rule_and_in_older_runs_intervals_are_from_counts(tmp_path: Path, typed: Command):
     answered_run(tmp_path / "a", FedProto(), {0: "1" * 30 + "0" * 10})
     answered_run(tmp_path / "b", Local(), {0: "1" * 20 + "0" * 20}, known=False)
     (old,) = compare([tmp_path]).gains
     assert old.over is not None and not old.over.paired and old.over.mean == pytest.approx(0.25)
-    assert "their intervals are from counts, unpaired" in " ".join(command("compare", tmp_path).out.split())
+    assert "their intervals are from counts, unpaired" in " ".join(typed("compare", tmp_path).out.split())
     answered_run(tmp_path / "c" / "l", Local(), {0: "1" * 20 + "0" * 20}, seed=1)
     answered_run(tmp_path / "c" / "p", FedProto(), {0: "1" * 30 + "0" * 10}, seed=1)
     (by_head,) = compare([tmp_path / "c"], rule="head").gains
@@ -266,24 +266,24 @@ def test_by_another_rule_and_in_older_runs_intervals_are_from_counts(tmp_path: P
     assert by_method.over is not None and by_method.over.paired
 
 
-def test_the_command_shows_gains_and_clients(folder: Path, command: Command):
-    done = command("compare", folder, "--clients")
+def test_the_command_shows_gains_and_clients(folder: Path, typed: Command):
+    done = typed("compare", folder, "--clients")
     assert done.code == 0 and max(map(len, done.lines)) <= 100
     text = " ".join(done.out.split())
     assert "method over local its training the others better/worse/neither" in text
     assert "fedproto +56.25 [" in text and "] +31.25 [" in text and "] 2/0/2" in text
     assert "fedproto 1 0 20 0.00 100.00 +100.00" in text and "-16.67" in text
     for form in ("markdown", "latex"):
-        shown = command("compare", folder, "--clients", "--format", form).out
+        shown = typed("compare", folder, "--clients", "--format", form).out
         assert "+31.25 [" in shown and "better/worse/neither" in shown and "neither" in shown
 
 
-def test_csv_has_the_parts_of_a_gain_and_if_asked_a_line_for_each_client(folder: Path, command: Command):
-    rows = {row["method"]: row for row in csv.DictReader(StringIO(command("compare", folder, "--format", "csv").out))}
+def test_csv_has_the_parts_of_a_gain_and_if_asked_a_line_for_each_client(folder: Path, typed: Command):
+    rows = {row["method"]: row for row in csv.DictReader(StringIO(typed("compare", folder, "--format", "csv").out))}
     assert float(rows["fedproto"]["training"]) == pytest.approx(10 / 32)
     assert float(rows["fedproto"]["others"]) == pytest.approx(8 / 32) and rows["fedproto"]["better"] == "2"
     assert rows["local"]["training"] == rows["local"]["worse"] == ""
-    done = command("compare", folder, "--clients", "--format", "csv")
+    done = typed("compare", folder, "--clients", "--format", "csv")
     clients = list(csv.DictReader(StringIO(done.out)))
     assert len(clients) == 2 * 4 and clients[0]["verdict"] == "better" and clients[0]["against"] == "local"
     assert {(each["seed"], each["client"]) for each in clients} == {("1", "0"), ("1", "1"), ("2", "0"), ("2", "1")}
