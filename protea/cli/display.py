@@ -21,11 +21,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from protea.cli import gain_tables
 from protea.config.experiment import Experiment
 from protea.config.units import format_bytes, percent
 from protea.config.words import PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.federation.jobs import Reply
 from protea.federation.record import Record
+from protea.runs.gain import Gain
 from protea.runs.observers import Observer
 from protea.runs.progress import client_jobs
 from protea.runs.result import Result
@@ -167,3 +169,30 @@ def results(console: Console, found: Sequence[Result]) -> None:
     for result in found:
         for warning in result.summary["warnings"].values():
             console.print(f"{result.summary['method']}: {warning}", style="yellow", highlight=False)
+
+
+def gains(console: Console, found: Sequence[Result]) -> None:
+    """Print the table of gains over training alone, if runs beside these tell of any."""
+    rows = [(result.method, name, gain) for result in found for name, gain in result.gain.items()]
+    if not rows:
+        return
+    table = Table(title="Gain over training alone, in points of accuracy", title_justify="left", box=SIMPLE, padding=0)
+    table.add_column("method", overflow="fold")
+    table.add_column("over", overflow="fold")
+    for name in ("gain", "95 % interval", "better", "worse", "neither"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for method, name, gain in rows:
+        table.add_row(method, name, *gain_cells(gain))
+    console.print(table)
+    words = [
+        "local: no federation at all; alone: the same method, every client by itself.",
+        "better, worse: clients whose own 95 % interval lies above or below 0.",
+        *gain_tables.notes([gain for _, _, gain in rows]),
+    ]
+    console.print("  ".join(words), style="dim", highlight=False)
+
+
+def gain_cells(gain: Gain) -> list[str]:
+    """Format a gain and its interval in points, and how many clients are better, worse and neither."""
+    interval = f"{100 * gain.low:+.2f} to {100 * gain.high:+.2f}"
+    return [f"{100 * gain.mean:+.2f}", interval, str(gain.better), str(gain.worse), str(gain.neither)]

@@ -20,7 +20,7 @@ from protea.core.errors import ConfigError
 from protea.studies import papers
 from protea.studies.papers import Measure
 from protea.studies.papers.plan import Plan, Planned, Scale, plan
-from protea.studies.reproduce import MEASURES, RunScreen, TableResults, costs, lacking, run_all, write
+from protea.studies.reproduce import MEASURES, PARTS, RunScreen, TableResults, costs, lacking, run_all, write
 
 
 def reproduce(
@@ -45,6 +45,14 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="Directory of all runs; runs/PAPER-TABLE if not given.", show_default=False)
     ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="local|alone",
+            help="Run this beside every row, to tell what it gains.  Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the models of finished runs.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before starting.")] = False,
 ) -> None:
@@ -52,7 +60,7 @@ def reproduce(
     preset, cells = papers.find(name)
     place = out or Path("runs") / preset.name.replace("/", "-")
     wanted = [each.strip() for each in methods.split(",") if each.strip()]
-    asked = plan(preset, cells, wanted, Scale(rounds, fraction, seeds, tuple(changes or ())), place)
+    asked = plan(preset, cells, wanted, Scale(rounds, fraction, seeds, tuple(changes or ())), place, beside or [])
     console = Console()
     announce(console, asked)
     failed: dict[Path, str] = {}
@@ -83,12 +91,13 @@ def announce(console: Console, asked: Plan) -> None:
         say(console, f"Not run: {name}.  {why}")
     if not asked.runs:
         raise ConfigError(f"Nothing of {preset.name} that was asked for can be run here.")
-    done = len({each.path for each in asked.runs if each.finished})
+    every = (*asked.runs, *asked.controls)
+    done = len({each.path for each in every if each.finished})
     sizes = dict.fromkeys(
         f"{each.experiment.rounds} x {participants(each.experiment.clients, each.experiment.fraction)}"
-        for each in asked.runs
+        for each in every
     )
-    count = len({each.path for each in asked.runs})
+    count = len({each.path for each in every})
     say(console, f"Runs: {count} (rounds x clients: {', '.join(sizes)}), {done} finished, {len(asked.open)} to do.")
 
 
@@ -141,14 +150,20 @@ def finish(console: Console, results: TableResults, place: Path) -> None:
 
 
 def side_by_side(results: TableResults, measure: Measure) -> Table:
-    """Lay out the paper's numbers, ours, and their difference."""
+    """Lay out the paper's numbers, ours, their difference, and of our gain what training does and what others give."""
     table = Table(box=SIMPLE, padding=0)
     for column in ("cell", "row"):
         table.add_column(column)
     for column in ("paper", "ours", "difference"):
         table.add_column(column, justify="right", no_wrap=True)
+    gains = results.gains if measure == "test" else {}
+    parts = [part for part in ("training", "others") if any(part in each.known for each in gains.values())]
+    for part in parts:
+        table.add_column(PARTS[part], justify="right", no_wrap=True)
     for cell, row, paper, ours in results.pairs(measure):
-        table.add_row(cell, row, paper.text, str(ours), ours.beside(paper))
+        known = gains[cell, row].known if (cell, row) in gains else {}
+        split = [known[part].in_points() if part in known else "-" for part in parts]
+        table.add_row(cell, row, paper.text, str(ours), ours.beside(paper), *split)
     for cell in results.plan.cells if measure == "test" else []:
         if (majority := results.majority(cell)) is not None:
             table.add_row(cell, "majority class", "", f"{majority:.2f}", "")

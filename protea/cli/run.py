@@ -22,6 +22,7 @@ from protea.core.errors import ClientError, ConfigError
 from protea.methods.local import Local
 from protea.runs import checkpoint
 from protea.runs import run as runs
+from protea.runs.beside import keep_gains
 from protea.runs.directory import RunDirectory
 from protea.runs.environment import run_path
 from protea.runs.observers import Observer
@@ -72,6 +73,7 @@ def run(
             path = out.with_name(f"{out.name}-{ALONE if name == ALONE else each.label.replace(' ', '-')}")
         with interruptible(path), screen(console, each, quiet, as_json) as show:
             found.append(start(each, path, again, console, [show, *logs]))
+    found = keep_gains(found)
     finish(console, found, as_json)
     if with_report:
         write_report(console, [result.directory for result in found if result.directory])
@@ -154,5 +156,6 @@ def finish(console: Console, found: list[Result], as_json: bool) -> None:
             )
         return
     display.results(console, found)
+    display.gains(console, found)
     for result in found:
         console.print(f"Records of {result.summary['method']}: {result.directory}", soft_wrap=True, highlight=False)

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from protea.cli.compare import table
+from protea.cli.comparison_formats import table
 from protea.config.units import percent
 from protea.core.errors import ConfigError
 from protea.federation.record import Record

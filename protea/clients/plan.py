@@ -25,6 +25,7 @@ class WorkerPlan:
     rules: tuple[Any, ...] = ()  # further rules of prediction, for evaluation
     metrics: tuple[Any, ...] = ()  # further metrics, for evaluation
     answer: str = "method"  # the rule that counts as the method's own
+    single_answers: bool = False  # tell which test samples were answered right; in simulations only
     filters: tuple[Filter, ...] = ()  # applied in order to every upload before it leaves its client
     careful: bool = False  # a client whose training fails is put back to what it was before
     memory: int | None = None  # bytes of this process; clients beyond it wait on disk

@@ -87,7 +87,16 @@ class Worker:
             down.check(client.classes, client.dim)
         match job.task:
             case "evaluate":
-                found = examine(method, client, down, plan.local_prototypes, plan.rules, plan.metrics, plan.answer)
+                found = examine(
+                    method,
+                    client,
+                    down,
+                    plan.local_prototypes,
+                    plan.rules,
+                    plan.metrics,
+                    answer=plan.answer,
+                    single=plan.single_answers,
+                )
                 return Reply(job.client, job.round, pack(found))
             case "answer":
                 answers = shared_answers(method, client, down, plan.local_prototypes, plan.rules, plan.answer)

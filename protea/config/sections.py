@@ -86,7 +86,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         """Refuse own rules and metrics whose numbers would stand under a name that others have."""
-        taken = {"rules": {*words.RULES, "samples", "classes", "metrics"}, "metrics": {*words.MEASURES}}
+        taken = {"rules": {*words.RULES, "samples", "classes", "metrics", "right"}, "metrics": {*words.MEASURES}}
         for group, plugins in (("rules", self.rules), ("metrics", self.metrics)):
             names = registry.plugin_names(group, plugins)
             for place, name in enumerate(names):

@@ -21,7 +21,7 @@ from protea.core.prototypes import Prototypes
 from protea.core.samples import Samples
 from protea.core.server import Server
 from protea.evaluation.blend import EVIDENCE, Blend
-from protea.evaluation.counts import Counts, probabilities
+from protea.evaluation.counts import Counts, answered_right, packed_bits, probabilities, unpacked_bits
 from protea.evaluation.metrics import Metric, measured
 from protea.evaluation.rules import NAMES, Answer, Rule, all_names, answering, of_client, of_server
 
@@ -71,6 +71,7 @@ class Examination(Payload):
     tallies: Mapping[str, Counts]  # by part, test or validation, with an axis of these rules in front
     space: FeatureSpace | None = None
     metrics: Mapping[str, Tensor] = field(default_factory=dict)  # by part, (metrics,) in the order of the settings
+    right: Tensor | None = None  # packed bits: which test samples the method's own rule answers right; never of a site
 
     def of(self, part: str, names: Sequence[str] = NAMES) -> dict[str, Counts]:
         """The counts of each rule by its name; nothing for a part without samples."""
@@ -78,8 +79,10 @@ class Examination(Payload):
             return {}
         return {names[rule]: self.tallies[part][place] for place, rule in enumerate(self.rules.tolist())}
 
-    def check(self, classes: int, dim: int, names: Sequence[str] = NAMES, metrics: int = 0) -> None:
-        """Refuse what does not fit the rules of these names and so many metrics."""
+    def check(
+        self, classes: int, dim: int, names: Sequence[str] = NAMES, metrics: int = 0, single: bool = False
+    ) -> None:
+        """Refuse what does not fit the rules of these names and so many metrics; ``single`` answers unless wanted."""
         super().check(classes, dim)
         if self.rules.dtype != torch.int64 or self.rules.ndim != 1 or len(self.rules) > len(names):
             raise PayloadError(f"{tuple(self.rules.shape)} rules of {self.rules.dtype} arrived, not a list of places.")
@@ -106,6 +109,21 @@ class Examination(Payload):
                     f"{tuple(values.shape)} metrics of {values.dtype} on {part} samples arrived, not {metrics} of "
                     f"float64."
                 )
+        if self.right is not None:
+            self._check_right(self.right, single)
+
+    def _check_right(self, right: Tensor, wanted: bool) -> None:
+        """Refuse answers to single samples where nobody may know them, or that are not those of the counts."""
+        if not wanted:
+            raise PayloadError("which single samples were answered right arrived; a site does not tell that.")
+        if "test" not in self.tallies:
+            raise PayloadError("which samples were answered right arrived, without any test samples.")
+        own = self.tallies["test"][0]
+        if right.dtype != torch.uint8 or right.shape != (-(-len(own) // 8),):
+            raise PayloadError(f"{tuple(right.shape)} bytes of {right.dtype} arrived, for {len(own)} test samples.")
+        bits = unpacked_bits(right)
+        if bits[len(own) :].any() or int(bits.sum()) != int(own.hits.sum()):
+            raise PayloadError("which samples were answered right does not fit how many were.")
 
 
 @torch.no_grad()
@@ -117,11 +135,13 @@ def examine(
     rules: Sequence[Rule] = (),
     metrics: Sequence[Metric] = (),
     answer: str = "method",
+    single: bool = False,
 ) -> Examination:
     """Evaluate a client on its test and validation samples: by every rule, and by the metrics of the user's own.
 
     With ``local``, also by the prototypes of its own training samples; how these and the test samples lie to each
-    other is told too.  The rule ``answer`` counts as the method's own.
+    other is told too.  The rule ``answer`` counts as the method's own.  With ``single``, also which test samples that
+    rule answers right.
     """
     client.set_evaluation()
     seen = client.cached_features() if local or client.fits_one_batch else {}
@@ -131,7 +151,7 @@ def examine(
     names = [all_names(rules)[place] for place in present]
     tallies: dict[str, Counts] = {}
     numbers: dict[str, Tensor] = {}
-    space = None
+    space, right = None, None
     parts = {part: data for part, data in client.parts.items() if part != "train"}
     answered = {
         part: answers(client, data, {**ways, FEATURES: client.model.features}, seen.get(part))
@@ -148,9 +168,11 @@ def examine(
         if metrics:
             where = f"client {client.id}, round {client.round}, {PARTS[part]}"
             numbers[part] = measured(metrics, said["method"], data.y, where)
+        if part == "test" and single:
+            right = packed_bits(answered_right(said["method"].cpu(), data.y.cpu())[0])
         if part == "test" and prototypes is not None:
             space = around(prototypes, features, data.y)
-    return Examination(torch.tensor(present), tallies, space, numbers)
+    return Examination(torch.tensor(present), tallies, space, numbers, right)
 
 
 def around(prototypes: Prototypes, features: Tensor, labels: Tensor) -> FeatureSpace | None:

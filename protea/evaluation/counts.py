@@ -35,9 +35,9 @@ class Counts(Payload):
         """
         scores, labels = scores.cpu(), labels.cpu()
         *front, samples, classes = scores.shape
+        right, given = answered_right(scores, labels)
         labels, counts = labels.expand(*front, samples), labels.new_zeros(*front, classes)
-        answers, given = scores.argmax(-1), ~scores.isneginf().all(-1)
-        right = (answers == labels) & given
+        answers = scores.argmax(-1)
         certainty = probabilities(scores).gather(-1, answers.unsqueeze(-1)).squeeze(-1).double()
         place = (certainty * BINS).long().clamp(max=BINS - 1).unsqueeze(-2).expand(*front, 3, samples)
         values = torch.stack([torch.ones_like(certainty), certainty, right.double()], -2)
@@ -117,6 +117,27 @@ def score_of(clients: Sequence[Counts]) -> Score:
         everything.macro_f1,
         everything.calibration,
     )
+
+
+def answered_right(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Which samples were answered right, and which at all: truth values in the shape of scores without classes."""
+    given = ~scores.isneginf().all(-1)
+    return (scores.argmax(-1) == labels) & given, given
+
+
+def packed_bits(bits: Tensor) -> Tensor:
+    """Pack truth values ``(samples,)`` into bytes of eight, the first in the highest bit; the last is filled with 0."""
+    padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -len(bits) % 8)).view(-1, 8)
+    return (padded << torch.arange(7, -1, -1, dtype=torch.uint8)).sum(1).to(torch.uint8)
+
+
+def unpacked_bits(packed: Tensor) -> Tensor:
+    """Read the truth values of :func:`packed_bits`, with those that fill the last byte.
+
+    >>> unpacked_bits(packed_bits(torch.tensor([True, False, True])))[:3].tolist()
+    [True, False, True]
+    """
+    return ((packed.unsqueeze(-1) >> torch.arange(7, -1, -1, dtype=torch.uint8)) & 1).bool().flatten()
 
 
 def probabilities(scores: Tensor) -> Tensor:

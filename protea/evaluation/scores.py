@@ -61,6 +61,20 @@ class PartRecord:
     classes: dict[int, tuple[int, int]]  # hits and samples of each class there is, by the method's own rule
     hits: dict[str, int]  # samples answered right, by rule
     metrics: dict[str, float] = field(default_factory=dict)  # the user's own metrics, by name
+    right: str | None = None  # test samples that the method's own rule answers right: bits, the first highest, as hex
+
+    @property
+    def right_samples(self) -> list[bool] | None:
+        """For each sample whether the method's own rule answers it right; None where that is not known.
+
+        >>> PartRecord(3, {0: (2, 3)}, {"method": 2}, right="a0").right_samples
+        [True, False, True]
+        """
+        if self.right is None:
+            return None
+        return [bool(byte >> place & 1) for byte in bytes.fromhex(self.right) for place in range(7, -1, -1)][
+            : self.samples
+        ]
 
     def accuracy(self, rule: str = "method") -> float | None:
         """The share of samples that a rule answers right; None where the client does not have the rule."""

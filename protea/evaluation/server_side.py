@@ -31,11 +31,19 @@ from protea.evaluation.scores import (
 class Judged:
     """What one evaluation found, gathered client by client.
 
-    ``rules`` and ``metrics`` are those of the user's own, as the clients have them.
+    ``rules`` and ``metrics`` are those of the user's own, as the clients have them.  Which single samples a client
+    answered right is refused unless ``single``.
     """
 
-    def __init__(self, classes: int, dim: int, rules: Sequence[Rule] = (), metrics: Sequence[Metric] = ()) -> None:
-        self.classes, self.dim = classes, dim
+    def __init__(
+        self,
+        classes: int,
+        dim: int,
+        rules: Sequence[Rule] = (),
+        metrics: Sequence[Metric] = (),
+        single: bool = False,
+    ) -> None:
+        self.classes, self.dim, self.single = classes, dim, single
         self.rules, self.metric_names = all_names(rules), registry.plugin_names("metrics", metrics)
         self.examined: dict[int, Examination] = {}
         self.together: Together | None = None
@@ -45,7 +53,7 @@ class Judged:
     def read(self, named: Named) -> Examination:
         """A client's examination from the tensors of its reply; :class:`PayloadError` for what is none."""
         found = unpack(Examination, named) or Examination(torch.zeros(0, dtype=torch.int64), {})
-        found.check(self.classes, self.dim, self.rules, len(self.metric_names))
+        found.check(self.classes, self.dim, self.rules, len(self.metric_names), self.single)
         return found
 
     def take(self, client: int, found: Examination) -> None:
@@ -136,6 +144,7 @@ class Judged:
             classes={label: (hits, samples) for label, (hits, samples) in each if samples},
             hits={rule: int(counts.hits.sum()) for rule, counts in sorted(by_rule.items())},
             metrics=dict(zip(self.metric_names, values, strict=True)) if values else {},
+            right=bytes(found.right.tolist()).hex() if part == "test" and found.right is not None else None,
         )
 
 

@@ -109,7 +109,8 @@ class Federation:
         absent = draw_absences(self.plan.faults, chosen, self.clients, server.rng.at("round", server.round))
         absent |= {client: "quarantined" for client in chosen if self.ledger.quarantined(client)}
         settings = self.plan.evaluation
-        return Round(chosen, absent, Judged(server.classes, server.dim, settings.rules, settings.metrics))
+        judged = Judged(server.classes, server.dim, settings.rules, settings.metrics, self.plan.single_answers)
+        return Round(chosen, absent, judged)
 
     def _train(self, this: Round) -> None:
         """Let the participants train.  Clients that sent nothing at all are not evaluated in this round either."""

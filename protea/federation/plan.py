@@ -26,3 +26,4 @@ class FederationPlan:
     faults: Faults = field(default_factory=Faults)
     limits: Limits = field(default_factory=Limits)
     threads: int = 1  # of torch, for the server's work
+    single_answers: bool = False  # clients tell which test samples they answered right; refused otherwise

@@ -97,13 +97,15 @@ class ClientRecord(ClientScores):
     def line(self, round: int) -> Line:
         """Return the client's line of ``metrics.jsonl``.
 
-        The key ``test/head`` holds the number of test samples that the rule ``head`` answers correctly.
+        The key ``test/head`` holds the number of test samples that the rule ``head`` answers correctly, ``test/right``
+        which ones the method's own rule does.
         """
         line: Line = {"kind": "client", "round": round, "client": self.client}
         if self.bytes is not None:
             line |= {"loss": self.loss, **vars(self.bytes)}
         for name, part in self.parts.items():
             line[f"{name}/samples"] = part.samples
+            line |= {} if part.right is None else {f"{name}/right": part.right}
             line[f"{name}/classes"] = {str(label): list(counts) for label, counts in part.classes.items()}
             line |= {f"{name}/{rule}": hits for rule, hits in part.hits.items()}
             line |= {f"{name}/metrics": part.metrics} if part.metrics else {}
@@ -119,8 +121,9 @@ class ClientRecord(ClientScores):
             if f"{name}/samples" in line:
                 hits = dict(_below(f"{name}/", line))
                 samples, classes, metrics = hits.pop("samples"), hits.pop("classes"), hits.pop("metrics", {})
-                by_class = {int(label): (right, count) for label, (right, count) in classes.items()}
-                parts[name] = PartRecord(samples, by_class, hits, metrics)
+                right = hits.pop("right", None)  # of a simulation, and since this version
+                by_class = {int(label): (found, count) for label, (found, count) in classes.items()}
+                parts[name] = PartRecord(samples, by_class, hits, metrics, right)
         sizes = [line[name] for name in ("up", "down", "total_up", "total_down") if name in line]
         return cls(
             parts,

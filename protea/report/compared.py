@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
@@ -10,6 +11,7 @@ from protea.config.words import PROTOCOLS
 from protea.core.errors import ConfigError
 from protea.report import groups
 from protea.runs.compare import Row, compare
+from protea.runs.compared_gains import MethodGain
 from protea.runs.reader import RunReader
 from protea.runs.spread import Spread
 
@@ -30,6 +32,7 @@ def comparison(runs: Sequence[RunReader], differ: Sequence[Plain]) -> Plain | No
         "protocol": found.choice.protocol,
         "against": found.against,
         "rows": [row(each) for each in found.rows],
+        "gains": [gains(each) for each in found.gains],
         "notes": found.notes,
     }
 
@@ -48,6 +51,19 @@ def row(found: Row) -> Plain:
         "difference": None if found.difference is None else {**plain(found.difference), "p": found.difference.p},
         "majority": found.majority,
         "sent": found.sent,
+    }
+
+
+def gains(found: MethodGain) -> Plain:
+    """The gains of a method; and each client of its first seed, the largest gain first, here and in the reference."""
+    clients = found.over.clients if found.over else []
+    first = sorted((each for each in clients if each.seed == clients[0].seed), key=lambda each: -each.mean)
+    kinds = {kind: {**one.plain(), "clients": None} for kind, one in found.known.items()}
+    return {
+        "label": found.label,
+        **kinds,
+        "seed": first[0].seed if first else None,
+        "clients": [{"mean": each.mean, "verdict": each.verdict, **asdict(each)} for each in first],
     }
 
 

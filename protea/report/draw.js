@@ -346,3 +346,30 @@ function dotPlot(width, label, { rows, name, format }) {
   });
   return picture(width, height, label, group, marks);
 }
+
+// For each row a ring and a dot on one axis, joined by a line.  rows: {client, reference, accuracy, low, high, verdict}.
+function dumbbells(width, label, { rows, names }) {
+  const left = 30 + 7 * Math.max(2, ...rows.map((row) => String(row.client).length)), line = rows.length > 40 ? 16 : 20, top = 8, bottom = 42;
+  const height = top + bottom + line * rows.length, all = rows.flatMap((row) => [row.reference, row.accuracy]);
+  const margin = (Math.max(...all) - Math.min(...all) || 0.02) * 0.06, floor = top + line * rows.length;
+  const low = Math.max(0, Math.min(...all) - margin), high = Math.min(1, Math.max(...all) + margin), sx = scale(low, high, left, width - 20);
+  const group = svg("g", { class: "axes" }), marks = svg("g", {});
+  for (const tick of ticks(low, high, Math.min(6, width / 90))) {
+    group.append(svg("line", { class: "grid", x1: sx(tick), x2: sx(tick), y1: 4, y2: floor }));
+    group.append(svg("text", { x: sx(tick), y: floor + 16, "text-anchor": "middle" }, number(100 * tick, 4)));
+  }
+  group.append(svg("text", { class: "name", x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, "accuracy in %"));
+  group.append(svg("text", { class: "name", x: 12, y: floor / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${floor / 2})` }, "client"));
+  rows.forEach((row, i) => {
+    const y = top + line * (i + 0.5), kind = { better: "k0", worse: "k1", neither: "soft" }[row.verdict], points = (value) => `${value > 0 ? "+" : ""}${(100 * value).toFixed(1)}`;
+    const each = svg("g", { class: `series dumbbell ${kind}`, "data-client": row.client });
+    each.append(svg("text", { x: left - 10, y: y + 4, "text-anchor": "end", class: "label" }, String(row.client)));
+    each.append(svg("line", { class: "line", x1: sx(row.reference), x2: sx(row.accuracy), y1: y, y2: y }));
+    each.append(svg("circle", { class: "ring hollow", cx: sx(row.reference), cy: y, r: 4.2 }), svg("circle", { class: "dot", cx: sx(row.accuracy), cy: y, r: 4.2 }));
+    const text = `client ${row.client}, ${row.samples} samples: ${names[0]} ${percent(row.reference)}, ${names[1]} ${percent(row.accuracy)}, ${points(row.mean)} (${points(row.low)} to ${points(row.high)}), ${row.verdict}`;
+    marks.append(told(each, text));
+  });
+  const key = (name, mark) => html("li", {}, svg("svg", { width: 14, height: 12, "aria-hidden": "true", class: "k6" }, mark), name);
+  const keys = html("ul", { class: "legend" }, key(names[0], svg("circle", { class: "ring hollow", cx: 7, cy: 6, r: 4.2 })), key(names[1], svg("circle", { class: "dot", cx: 7, cy: 6, r: 4.2 })));
+  return html("div", {}, picture(width, height, label, group, marks), keys);
+}

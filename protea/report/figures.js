@@ -11,7 +11,7 @@ const ruleName = (rule) => RULES[rule] || rule;
 
 const state = {
   run: groups[0].runs[0], part: "test", rule: "method", score: "weighted", view: runs.length > 1 ? "methods" : "clients",
-  client: "all", cls: "all", share: "train", round: Infinity, of: null, map: "pca", zoom: "round",
+  client: "all", cls: "all", share: "train", round: Infinity, of: null, map: "pca", zoom: "round", gain: null,
 };
 
 const shown = () => runs[state.run];
@@ -145,6 +145,41 @@ function compared() {
   return { picture: table({ head, rows, caption }), note: found.notes.join(" ") };
 }
 
+// The gains of methods over the one compared against, where there are any.
+const gains = () => ((content.comparison && content.comparison.gains) || []);
+const gained = () => gains().filter((each) => each.clients.length);
+const gainShown = () => gained().find((each) => each.label === state.gain) || gained()[0];
+const points = (gain) => (gain ? `${signed(gain.mean)} (${signed(gain.low)} to ${signed(gain.high)})` : "–");
+
+function gainTitle() {
+  const against = content.comparison.against;
+  return `Gain over ${/^local\b/.test(against) ? "training alone" : against}${gains().some((each) => each.others) ? ", and where it comes from" : ""}`;
+}
+
+function gainTable() {
+  const found = gains(), against = content.comparison.against;
+  const kinds = [["over", `over ${against}`], ["training", "what its training does"], ["others", "what the others give"]].filter(([kind]) => found.some((each) => each[kind]));
+  const counted = (each) => ["better", "worse", "neither"].map((name) => (each.over ? String(each.over[name]) : "–"));
+  const rows = found.map((each) => [each.label, ...kinds.map(([kind]) => points(each[kind])), ...counted(each)]);
+  const all = found.flatMap((each) => kinds.map(([kind]) => each[kind]).filter(Boolean)), left = [...new Set(all.flatMap((gain) => gain.left_out))];
+  const split = kinds.length > 1 ? " What its training does: the method with every client alone, minus local. What the others give: the method minus itself alone." : "";
+  const unpaired = all.some((gain) => !gain.paired) ? " Some runs do not record which samples were answered right: their intervals are from counts, unpaired, and wider than need be." : "";
+  const without = left.length ? ` Left out, without test samples or not evaluated in both runs: client ${left.join(", ")}.` : "";
+  const caption = `Difference of accuracies in points, in pairs of runs that answer the same test samples; in brackets the 95 % interval, by drawing seeds, clients and samples anew. Better, worse: clients whose own interval lies above or below 0.`;
+  return { picture: table({ head: ["method", ...kinds.map(([, name]) => name), "better", "worse", "neither"], rows, caption }), note: split + unpaired + without };
+}
+
+function gainOfClients(width) {
+  const found = gainShown(), against = content.comparison.against, list = found.clients, count = (verdict) => list.filter((each) => each.verdict === verdict).length;
+  const which = there(found.seed) ? `, seed ${found.seed}` : "";
+  const label = `Accuracy of each client with ${found.label} and with ${against}${which}, largest gain first. Better: ${count("better")}, worse: ${count("worse")}, neither: ${count("neither")}.`;
+  const rows = list.map((each) => [String(each.client), String(each.samples), percent(each.reference), percent(each.accuracy), signed(each.mean), `${signed(each.low)} to ${signed(each.high)}`, each.verdict]);
+  return {
+    picture: dumbbells(width, label, { rows: list, names: [against, found.label] }), note: label,
+    table: { head: ["client", "samples", against, found.label, "difference", "95 % interval", ""], rows },
+  };
+}
+
 function everyProtocol() {
   const protocols = Object.keys(PROTOCOLS).filter((name) => groups.some((group) => group.protocols[name]));
   if (!protocols.length) return missing("No run has ended: numbers by protocol are made at its end.");
@@ -159,7 +194,7 @@ function everyProtocol() {
 const seconds = (run) => Object.values(run.cost).flat().reduce((sum, value) => sum + (value || 0), 0);
 
 function table({ head, rows, caption }) {
-  const numeric = head.map((_, c) => c > 0 && rows.every((row) => /^[<+\d–.,±\s%-]*(\s?([kMG]?B|s))?$/.test(row[c])));
+  const numeric = head.map((_, c) => c > 0 && rows.every((row) => /^(?:[<+\d–.,±\s%()-]|to)*(\s?([kMG]?B|s))?$/.test(row[c])));
   const cell = (name, c) => ({ class: numeric[c] ? "n" : name === "td" ? "value" : null });
   const line = (row) => html("tr", {}, html("th", { scope: "row" }, row[0]), ...row.slice(1).map((value, c) => html("td", cell("td", c + 1), value)));
   const top = html("thead", {}, html("tr", {}, ...head.map((name, c) => html("th", { scope: "col", ...cell("th", c) }, name))));

@@ -319,12 +319,43 @@ def time(figure: Figure, run: Plain) -> bool:
     return bool(run["rounds"])
 
 
+def gain(figure: Figure, content: Plain) -> bool:
+    """Draw each client's accuracy with the first method and with the run compared against, joined, largest gain first.
+
+    Colours say whether the interval of the difference lies above 0, below, or holds it.
+    """
+    found = [each for each in (content["comparison"] or {}).get("gains", []) if each["clients"]]
+    if not found:
+        return False
+    axes, rows = figure.add_subplot(), found[0]["clients"]
+    figure.set_figheight(max(2.6, 0.6 + 0.13 * len(rows)))
+    for place, row in enumerate(rows):
+        colour = {"better": COLOURS[0], "worse": COLOURS[1], "neither": "0.5"}[row["verdict"]]
+        ends = percent([row["reference"], row["accuracy"]])
+        axes.plot(ends, [place, place], color=colour, linewidth=1.2, zorder=1)
+        axes.scatter(ends, [place, place], s=14, facecolor=["white", colour], edgecolor=colour, linewidths=1, zorder=2)
+    names = (content["comparison"]["against"], found[0]["label"])
+    grey = {"s": 14, "edgecolor": "0.3", "linewidths": 1}
+    axes.scatter([], [], facecolor="white", label=names[0], **grey)
+    axes.scatter([], [], facecolor="0.3", label=names[1], **grey)
+    axes.set(xlabel="accuracy (%)", ylabel="client")
+    axes.set_yticks(range(len(rows)), [str(row["client"]) for row in rows])
+    axes.tick_params(axis="y", labelsize=6)
+    axes.invert_yaxis()
+    keys(axes)
+    return True
+
+
 def percent(values: list[float | None]) -> list[float]:
     """Shares in percent, nan where there is none, which matplotlib leaves out."""
     return [np.nan if value is None else 100 * value for value in values]
 
 
-ACROSS: dict[str, Callable[[Figure, Plain], bool]] = {"accuracy": accuracy, "communication": communication}
+ACROSS: dict[str, Callable[[Figure, Plain], bool]] = {
+    "accuracy": accuracy,
+    "communication": communication,
+    "gain": gain,
+}
 SINGLE: dict[str, Callable[[Figure, Plain], bool]] = {
     "clients": clients,
     "data": distribution,

@@ -16,9 +16,10 @@ LONGEST = 60  # characters of a label; beyond that the run's name says more
 def of(runs: Sequence[RunReader]) -> list[dict[str, Any]]:
     """Group runs that differ in their seed alone: ``{"label", "runs"}`` in order of appearance.
 
-    The protocol is no setting that makes other numbers, but numbers by two protocols have no common mean.
+    The protocol is no setting that makes other numbers, but numbers by two protocols have no common mean.  What stands
+    behind the name of a method, such as ``alone``, makes another experiment.
     """
-    found = together([[settings(run), protocol(run)] for run in runs])
+    found = together([[settings(run), protocol(run), run.method.partition(" ")[2]] for run in runs])
     # A run that goes on does not know its variant yet; a seed of the same experiment that has ended does.
     firsts = [next((index for index in group if runs[index].summary is not None), group[0]) for group in found]
     all_labels, called = labels(runs), names(runs)

@@ -2,8 +2,11 @@
 
 const several = () => runs.length > 1;
 const LINE = "A dot is a run, the upright bar the mean of its method, the line the 95 % interval of that mean, cut where it leaves the figure; the dashed line is the majority class of the method's data.";
+const GAIN = "A row is a client: the ring is the run compared against, the dot the method. The line is blue where the client's own 95 % interval lies above 0, orange below, grey where it holds 0.";
 const FIGURES = [
   { id: "compared", section: "Comparison", title: "Methods compared", draw: compared, uses: [], wide: true, when: several },
+  { id: "gain", section: "Comparison", title: gainTitle, draw: gainTable, uses: [], wide: true, when: () => gains().length > 0 },
+  { id: "gain-clients", section: "Comparison", title: "Who gains, who loses", draw: gainOfClients, uses: ["gain"], wide: true, note: GAIN, when: () => gained().length > 0 },
   { id: "comparison", section: "Comparison", title: "Headline accuracy of each run", draw: comparison, uses: [], wide: true, note: LINE, when: several },
   { id: "every-protocol", section: "Comparison", title: "Methods by every protocol", draw: everyProtocol, uses: [], wide: true, when: several },
   { id: "accuracy", section: "Accuracy", title: "Accuracy over rounds", draw: accuracy, uses: ["view", "part", "rule", "score", "client", "run"], wide: true },
@@ -48,6 +51,7 @@ const CHOICES = {
   map: () => ({ label: "Map", options: named(MAPS) }),
   of: () => ({ label: "Client", options: seen().map((client) => [client, client]) }),
   round: () => ({ label: "After", steps: steps() }),
+  gain: () => ({ label: "Method", options: gained().map((each) => [each.label, each.label]) }),
 };
 
 // The rounds that have a snapshot or were measured, in order.
@@ -92,7 +96,7 @@ function sync(host) {
   for (const key of host.uses) {
     const input = document.getElementById(`${host.id}-${key}`), steps = CHOICES[key]().steps;
     if (!input) continue;
-    input.value = String(steps ? upTo(steps) : key === "of" ? seenClient() : state[key]);
+    input.value = String(steps ? upTo(steps) : key === "of" ? seenClient() : key === "gain" ? gainShown().label : state[key]);
     if (!steps) continue;
     const round = `round ${steps[upTo(steps)]}`;
     input.setAttribute("aria-valuetext", round);

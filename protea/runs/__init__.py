@@ -11,6 +11,8 @@ summary.py        the headline numbers, and how they were made
 warnings.py       signs that a run is not well
 reader.py         a run as its directory tells it, without torch
 compare.py        methods side by side
+gain.py           by how much a run is better than another, client by client; bootstrap.py draws the intervals
+beside.py         the gains of runs on one split, kept in their summaries
 settings_diff.py  what sets runs apart
 export.py         all numbers in long form
 tables.py         records as rows

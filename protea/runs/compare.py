@@ -14,6 +14,8 @@ from typing import Any
 
 from protea.config.words import MEASURES
 from protea.core.errors import ConfigError
+from protea.runs.beside import is_local
+from protea.runs.compared_gains import LabelledRun, MethodGain, method_gains
 from protea.runs.compared_number import ComparedNumber, choose_number, refuse_unknown
 from protea.runs.directory import RunDirectory
 from protea.runs.reader import RunReader, find, unwell
@@ -70,6 +72,7 @@ class Comparison:
     seeds: list[int]
     notes: list[str]  # what was left out, and what else a reader must know
     warnings: list[str]  # of the runs, which look unwell
+    gains: list[MethodGain]  # of each row but that compared against, best first; none where nobody trains alone
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,9 @@ def compare(
     against: str | None = None,
     anyway: bool = False,
     where: Sequence[str] = (),
+    clients: bool = False,
 ) -> Comparison:
-    """Compare the runs in ``paths`` that have the settings ``where``.
+    """Compare the runs in ``paths`` that have the settings ``where``; with ``clients``, client by client too.
 
     Raise :class:`ConfigError` where they do not compare, unless ``anyway``.
     """
@@ -124,7 +128,25 @@ def compare(
         if missing := [seed for seed in seeds if seed not in row.seeds]:
             notes.append(f"{row.label} has no run with seed {words_of(missing)}: its mean is over other seeds.")
     warnings = unwell({label: [each.run for each in runs] for label, runs in best_first})
-    return Comparison(choice, rows, base, target, _data(usual), int(usual["rounds"]), seeds, notes, warnings)
+    gains = _gains([(label, each.run) for label, runs in best_first for each in runs], base, choice, clients)
+    return Comparison(choice, rows, base, target, _data(usual), int(usual["rounds"]), seeds, notes, warnings, gains)
+
+
+def _gains(runs: Sequence[LabelledRun], base: str | None, choice: ComparedNumber, clients: bool) -> list[MethodGain]:
+    """The gains of the rows, where the number compared is one, and some run is of training alone or clients are asked.
+
+    Rows that differ in their data, which may be there ``anyway``, have no pairs.
+    """
+    if not choice.of_samples:
+        if clients:
+            raise ConfigError(
+                "--clients is of accuracies on the clients' own test samples, every sample counting once.  Leave out "
+                "--scope, --measure and --weighting."
+            )
+        return []
+    if not clients and not any(run.alone or is_local(run.method) for _, run in runs):
+        return []
+    return [each for each in method_gains(runs, base, choice.rounds, choice.rule) if each.known]
 
 
 def _ended(paths: Iterable[Path | str], notes: list[str]) -> list[RunReader]:

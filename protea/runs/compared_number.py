@@ -46,6 +46,11 @@ class ComparedNumber:
         """Whether the number is an accuracy."""
         return self.measure == "accuracy"
 
+    @property
+    def of_samples(self) -> bool:
+        """Whether the number is the share of the clients' own test samples that are answered right."""
+        return self.scope == "own" and self.by_accuracy and self.weighting == "weighted"
+
     def rules(self, record: Record) -> list[str]:
         """The rules by which a round's record has numbers of this kind."""
         if self.scope == "own":

@@ -4,7 +4,7 @@
     environment.json   versions, machine, threads; a checksum of config.toml and of itself
     partition.json     who has which samples
     metrics.jsonl      a line on the data, then one per round and one per client in it; append-only
-    summary.json       the headline numbers, once the run has ended
+    summary.json       the headline numbers, once the run has ended; the gain over runs beside it
     prototypes/        000040.safetensors: all prototypes after some rounds, for the report
     checkpoints/       000040/{server,client-007}.safetensors + state.json
     .lock              held by the process that writes here

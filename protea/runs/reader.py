@@ -13,7 +13,7 @@ from typing import Any
 
 from protea.config.words import label_with
 from protea.core.errors import ConfigError
-from protea.federation.record import DataRecord, Record, read_metrics
+from protea.federation.record import ClientRecord, DataRecord, Record, read_metrics
 from protea.runs.directory import RunDirectory
 
 
@@ -46,7 +46,7 @@ class RunReader:
             return str(self.summary["method"])
         method = self.config["method"]
         name = str(method if isinstance(method, str) else method["name"])
-        return label_with(name, self.config.get("alone", False), self.config.get("protect", False))
+        return label_with(name, self.alone, self.config.get("protect", False))
 
     @property
     def seed(self) -> int:
@@ -63,15 +63,39 @@ class RunReader:
         """The summary of a run that has ended; empty of one that has not."""
         return self.summary or {}
 
-    @cached_property
+    @property
     def partition(self) -> str:
-        """A checksum of who has which samples: equal for equal splits of the same data."""
-        file = self.path / "partition.json"
-        if not file.exists():
-            return f"of {self.path}"  # a federation over a network: nobody knows
-        content = json.loads(file.read_text(encoding="utf-8"))
-        parts = {name: content[name] for name in ("samples", "clients", "public", "test")}
-        return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+        """A checksum of who has which samples; where nobody knows, one that no other run has."""
+        return self.split or f"of {self.path}"
+
+    @cached_property
+    def split(self) -> str | None:
+        """A checksum of who has which samples, None in a federation over a network, where nobody knows."""
+        return split_mark(self.path)
+
+    @property
+    def alone(self) -> bool:
+        """Whether every client is in a federation of one."""
+        return bool(self.config.get("alone", False))
+
+    def clients_in(self, rounds: Iterable[int]) -> list[ClientRecord]:
+        """Read the clients' records of some rounds, which need not be in memory."""
+        wanted = set(rounds)
+        return [
+            ClientRecord.read(line)
+            for line in RunDirectory(self.path).metrics()
+            if line["kind"] == "client" and line["round"] in wanted
+        ]
+
+
+def split_mark(directory: Path) -> str | None:
+    """Compute a checksum of who has which samples: equal for equal splits of the same data; None where nobody knows."""
+    file = directory / "partition.json"
+    if not file.exists():
+        return None
+    content = json.loads(file.read_text(encoding="utf-8"))
+    parts = {name: content[name] for name in ("samples", "clients", "public", "test")}
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def unwell(groups: Mapping[str, Sequence[RunReader]]) -> list[str]:

@@ -10,17 +10,13 @@ from typing import Any
 from protea.config.experiment import Experiment
 from protea.config.units import format_bytes, percent
 from protea.config.words import PROTOCOLS, RULES
+from protea.core.errors import ConfigError
 from protea.evaluation.scores import Score
 from protea.federation.record import Record
+from protea.runs.answers import RunAnswers
+from protea.runs.gain import Gain, gain
+from protea.runs.reader import split_mark
 from protea.runs.tables import html_table
-
-
-@dataclass(frozen=True)
-class Gain:
-    """By how much one run is better than another on the clients' own test samples."""
-
-    accuracy: float
-    clients: dict[int, float]  # of each client that both runs evaluated
 
 
 @dataclass(frozen=True)
@@ -81,8 +77,28 @@ class Result:
         rows += [("warning", text) for text in self.warnings.values()]
         return html_table(rows)
 
+    @property
+    def gain(self) -> dict[str, Gain]:
+        """What ``summary.json`` tells of the gain over runs beside this one, by name: ``local``, ``alone``."""
+        return {name: Gain.read(plain) for name, plain in self.summary.get("gain", {}).items()}
+
     def gain_over(self, other: Result) -> Gain:
-        """By how much this run is better than another, such as one of Local on the same split."""
-        ours, theirs = self.clients, other.clients
-        each = {client: ours[client] - theirs[client] for client in ours if client in theirs}
-        return Gain(self.accuracy - other.accuracy, each)
+        """By how much this run is better than another on the same split, such as one of Local.
+
+        Raise :class:`ConfigError` where the split is another one, or no client was evaluated in both.
+        """
+        found = gain([(self.answers(), other.answers())])
+        if found is None:
+            raise ConfigError(f"There is no client that both {self.method} and {other.method} were evaluated on.")
+        return found
+
+    def answers(self) -> RunAnswers:
+        """What the clients answered in the reported rounds, by the method's own rule."""
+        marks, seed, split = dict[str, str](), 1, None if self.directory is None else split_mark(self.directory)
+        if split is not None:
+            marks["partition"] = split
+        if self.experiment is not None:
+            seed, data = self.experiment.seed, self.experiment.data
+            marks["settings"] = repr((data, self.experiment.clients, seed if data.seed is None else data.seed))
+        records = [client for record in self.records if record.round in self.rounds for client in record.clients]
+        return RunAnswers.of(records, str(self.directory or self.method), seed, marks)

@@ -37,7 +37,7 @@ def labels(runs: Sequence[RunReader]) -> list[str]:
     same is named where it is not as in most; if that is more than one setting, by a number.
     """
     tables, usual = [settings(run) for run in runs], usual_settings(runs)
-    common = [name for name in differing(tables) if not under(name, ["method"])]
+    common = [name for name in differing(tables) if not under(name, ["method", "alone"])]  # a method's name says alone
     found, kinds = [], list[str]()
     for run, table in zip(runs, tables, strict=True):
         of_method = [other for each, other in zip(runs, tables, strict=True) if each.method == run.method]

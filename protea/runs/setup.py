@@ -248,6 +248,7 @@ def worker_plan(experiment: Experiment, factory: ClientFactory) -> WorkerPlan:
         rules=evaluation.rules,
         metrics=evaluation.metrics,
         answer=evaluation.answer,
+        single_answers=True,
         filters=experiment.filters,
         careful=experiment.failures == "skip",
         memory=None if settings.memory is None else in_bytes(settings.memory),
@@ -276,6 +277,7 @@ def federation(experiment: Experiment, factory: ClientFactory, engine: JobEngine
         faults=experiment.faults,
         limits=experiment.limits,
         threads=experiment.engine.threads,
+        single_answers=True,
     )
     server, test = factory.server(experiment.seed, view), factory.shared_test(view)
     return Federation(method_of(experiment), engine, server, plan, test=test, watch=watch)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,9 +21,12 @@ from protea.evaluation.protocols import best_round
 from protea.federation.record import Record
 from protea.methods.local import Local
 from protea.models.architectures import count_parameters
+from protea.runs.beside import is_local
+from protea.runs.compared_gains import MethodGain, method_gains
 from protea.runs.observers import Observer
 from protea.runs.reader import RunReader, unwell
 from protea.runs.run import Run
+from protea.runs.settings_diff import differing, settings
 from protea.runs.setup import prepare
 from protea.studies import preview
 from protea.studies.papers import Measure, Number
@@ -145,12 +148,18 @@ def shared_accuracy(record: Record, measure: Measure, rule: str) -> float | None
     return record.shared[rule].ensemble if rule in record.shared else None
 
 
+def differing_settings(one: RunReader, other: RunReader) -> set[str]:
+    """Name the sections and top-level settings in which two runs differ, but for seeds and what moves no number."""
+    return {name.partition(".")[0] for name in differing([settings(one), settings(other)])}
+
+
 class TableResults:
     """The results of a plan: its finished runs, read from disk once, and why others failed."""
 
     def __init__(self, plan: Plan, failed: dict[Path, str]) -> None:
         self.plan, self.failed = plan, failed
-        self.readers = {each.path: RunReader.read(each.path) for each in plan.runs if each.finished}
+        every = (*plan.runs, *plan.controls)
+        self.readers = {each.path: RunReader.read(each.path) for each in every if each.finished}
 
     @property
     def protocol(self) -> str:
@@ -179,6 +188,36 @@ class TableResults:
             if row in rows
         ]
 
+    @cached_property
+    def gains(self) -> dict[tuple[str, str], MethodGain]:
+        """Where rows gain over Local, by cell and row, for those that have finished runs of Local or alone beside them.
+
+        A row's runs and those beside it are compared in pairs of the same seed and split.
+        """
+        found = {}
+        for cell in self.plan.cells:
+            here = {each.path for each in (*self.plan.runs, *self.plan.controls) if each.cell == cell}
+            readers = [reader for path, reader in self.readers.items() if path in here]
+            for row in self.plan.rows:
+                members = [reader for _, reader in self.of(cell, row)]
+                if members and not is_local(members[0].method):
+                    each = self._gain(row, members, readers)
+                    found |= {(cell, row): each} if each.known else {}
+        return found
+
+    def _gain(self, row: str, members: Sequence[RunReader], here: Sequence[RunReader]) -> MethodGain:
+        """The gain of a row over the runs of Local with the same settings, or else over any in its cell."""
+        every = [reader for reader in here if is_local(reader.method)]
+        same = [reader for reader in every if differing_settings(reader, members[0]) <= {"method"}] or every
+        runs = [(row, reader) for reader in members]
+        runs += [("alone", reader) for reader in here if reader.alone] + [("local", reader) for reader in same]
+        return method_gains(runs, "local" if same else None, self.rounds)[0]
+
+    def rounds(self, reader: RunReader) -> list[int]:
+        """Return the rounds that a run reports by the table's protocol."""
+        reported = reader.ended.get("protocols", {}).get(self.protocol)
+        return list(reported["rounds"]) if reported else []
+
     @property
     def warnings(self) -> list[str]:
         """The warnings in the summaries of runs, once for each place of the table."""
@@ -203,6 +242,7 @@ def write(path: Path, results: TableResults) -> None:
     text += [preset.paper + ".", made(results)]
     for measure in preset.numbers:
         text += [f"## {MEASURES[measure]}", "Paper / ours (difference)", beside(results, measure)]
+    text += ["## Gain over training alone, and where it comes from", GAIN, gained(results)] if results.gains else []
     text += ["## Every run, by every protocol", EVERY, every_run(results)]
     text += section("Runs that look unwell", results.warnings)
     text += section("Failed", [f"{path.name}: {why}" for path, why in results.failed.items()])
@@ -217,6 +257,24 @@ EVERY = (
     "By each method's own rule on the clients' own test samples, unless the column says otherwise; `last5` is the mean "
     "of the last five evaluations, or of as many as there were. Other rules are in the round of the table's protocol."
 )
+
+
+GAIN = (
+    "In points of accuracy on the clients' own test samples, with 95 % intervals, in pairs of runs that answer the "
+    "same samples. *Its training*: the method with every client alone, minus Local. *The others*: the method minus "
+    "itself alone."
+)
+PARTS = {"over": "over Local", "training": "its training", "others": "the others"}  # of a gain
+
+
+def gained(results: TableResults) -> str:
+    """Format a Markdown table of gains, with how many clients are better, worse and neither."""
+    lines = []
+    for (cell, row), each in results.gains.items():
+        parts = [each.known[part].in_points() if part in each.known else "-" for part in PARTS]
+        clients = [str(getattr(each.over, name)) if each.over else "-" for name in ("better", "worse", "neither")]
+        lines.append([cell, row, *parts, *clients])
+    return markdown(["cell", "row", *PARTS.values(), "better", "worse", "neither"], lines)
 
 
 def made(results: TableResults) -> str:

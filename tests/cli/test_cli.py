@@ -142,6 +142,24 @@ def test_a_method_beside_a_protected_one_is_protected_but_local_is_local(command
     assert sorted(found) == ["fedproto alone protected", "fedproto protected", "fedtgp protected", "local"]
 
 
+def test_gains_stand_in_a_table_and_in_the_summary(command: Command, tmp_path: Path):
+    done = command("run", "exp.toml", "rounds=1", "--out", "a", "--beside", "local")
+    assert done.code == 0 and max(map(len, done.lines)) <= 80
+    first, local = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("a", "a-local"))
+    gain = first["gain"]["local"]
+    assert "gain" not in local and gain["mean"] == pytest.approx(first["accuracy"] - local["accuracy"])
+    assert gain["better"] + gain["worse"] + gain["neither"] == len(gain["clients"]) == 3
+    title = next(place for place, line in enumerate(done.lines) if line.startswith("Gain over training alone"))
+    row = next(line for line in done.lines[title:] if line.startswith(" fedproto local"))
+    assert (
+        f" {100 * gain['mean']:+.2f} {100 * gain['low']:+.2f} to {100 * gain['high']:+.2f} "
+        in " ".join(row.split()) + " "
+    )
+    assert protea.load(tmp_path / "a").result.gain["local"].mean == gain["mean"]
+    without = command("run", "exp.toml", "rounds=1", "--out", "b", "data.split.test=0", "--beside", "local")
+    assert without.code == 0 and "Gain over" not in without.out
+
+
 def test_a_run_without_test_samples_has_dashes_for_accuracies(command: Command):
     done = command("run", "exp.toml", "rounds=1", "data.split.test=0")
     assert done.code == 0 and "accuracy - %" in done.lines[0]

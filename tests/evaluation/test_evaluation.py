@@ -22,7 +22,7 @@ from protea.core.samples import Samples
 from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
 from protea.evaluation.client_side import Examination, FeatureSpace, around
-from protea.evaluation.counts import Counts, probabilities
+from protea.evaluation.counts import Counts, answered_right, packed_bits, probabilities, unpacked_bits
 from protea.evaluation.protocols import headline, report
 from protea.evaluation.scores import Score, Shared
 from protea.evaluation.server_side import Judged, Together
@@ -273,6 +273,41 @@ def test_a_rule_that_nobody_knows_is_refused():
     ):
         with pytest.raises(PayloadError, match=complaint):
             Examination(rules, tallies).check(3, 1)
+
+
+def test_which_samples_were_answered_right_is_told_where_it_may_be_known():
+    tally, own = Counts.of(scores(ANSWERS, 3).unsqueeze(0), LABELS), torch.tensor([0])
+    right = answered_right(scores(ANSWERS, 3), LABELS)[0]
+    honest = Examination(own, {"test": tally}, right=packed_bits(right))
+    honest.check(3, 1, single=True)
+    assert unpacked_bits(packed_bits(right))[: len(right)].equal(right)
+    with pytest.raises(PayloadError, match="a site does not tell that"):
+        honest.check(3, 1)
+    with pytest.raises(PayloadError, match="a site does not tell that"):
+        Judged(3, 1).read(pack(honest))
+    for wrong, complaint in (
+        (~packed_bits(right), "does not fit how many were"),
+        (packed_bits(right).long(), r"bytes of torch.int64 arrived"),
+        (packed_bits(right).repeat(2), r"\(2,\) bytes of torch.uint8 arrived"),
+    ):
+        with pytest.raises(PayloadError, match=complaint):
+            replace(honest, right=wrong).check(3, 1, single=True)
+    with pytest.raises(PayloadError, match="without any test samples"):
+        Examination(own[:0], {}, right=packed_bits(right)).check(3, 1, single=True)
+
+
+def test_records_of_simulations_tell_which_samples_were_answered_right():
+    plan = FederationPlan(clients=toy.CLIENTS, rounds=1, single_answers=True)
+    worker = toy.worker(FedProto(), toy.build, seed=1, single_answers=True)
+    (record,) = Federation(FedProto(), Inline(worker), toy.server(), plan).run()
+    parts = [client.parts["test"] for client in record.clients if "test" in client.parts]
+    assert parts
+    for found in parts:
+        assert found.right_samples is not None and len(found.right_samples) == found.samples
+        assert sum(found.right_samples) == found.hits["method"]
+    silent = toy.worker(FedProto(), toy.build, seed=1)
+    (same,) = Federation(FedProto(), Inline(silent), toy.server(), plan).run()
+    assert same.test == record.test and all("test/right" not in line for line in same.lines())
 
 
 @given(st.integers(0, 2**31), st.integers(2, 6), st.integers(1, 40))

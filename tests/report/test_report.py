@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from answered import answered_run
 from typer.testing import CliRunner
 from wanted import extra, lacking
 
@@ -25,6 +26,7 @@ from protea.config.sections import Engine, Evaluation
 from protea.core.errors import ConfigError
 from protea.core.training import Training
 from protea.data.sources.digits import Digits
+from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.report import compared, figures, groups, space, words
 from protea.report import content as contents
@@ -302,6 +304,38 @@ def test_methods_are_compared_as_the_command_does_it(
     assert comparable["differences"] == [] and comparable["groups"][0]["headline"] == score
 
 
+def test_gains_are_those_of_the_command_with_the_clients_of_the_first_seed(
+    first: Result, beside: Result, comparable: dict[str, Any], tmp_path: Path
+) -> None:
+    (found,) = comparable["comparison"]["gains"]
+    expected = first.gain_over(beside)
+    assert found["label"] == "fedproto" and found["over"]["mean"] == pytest.approx(expected.mean)
+    assert (found["over"]["low"], found["over"]["high"]) == (expected.low, expected.high)
+    assert "training" not in found and "others" not in found
+    differences = [each["mean"] for each in found["clients"]]
+    assert differences == sorted(differences, reverse=True) and len(differences) == len(expected.clients)
+    assert {each["client"]: each["verdict"] for each in found["clients"]} == {
+        each.client: each.verdict for each in expected.clients
+    }
+    pytest.importorskip("matplotlib")
+    figure = figures.made(figures.ACROSS["gain"], comparable)
+    assert figure is not None and len(figure.axes[0].lines) == len(differences)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["local", "fedproto"]
+
+
+def test_methods_with_every_client_alone_are_a_group_of_their_own(tmp_path: Path) -> None:
+    answered_run(tmp_path / "p", FedProto(), {0: "1" * 20, 1: "1100"})
+    answered_run(tmp_path / "p-alone", FedProto(), {0: "1" * 10 + "0" * 10, 1: "1111"}, alone=True)
+    answered_run(tmp_path / "l", Local(), {0: "0" * 20, 1: "1111"})
+    runs = read([tmp_path / name for name in ("p", "p-alone", "l")])
+    assert [group["label"] for group in groups.of(runs)] == ["fedproto", "fedproto alone", "local"]
+    found = {each["label"]: each for each in compared.comparison(runs, [])["gains"]}  # type: ignore[index]
+    parts = found["fedproto"]
+    assert parts["over"]["mean"] == pytest.approx(18 / 24)
+    assert parts["training"]["mean"] == pytest.approx(10 / 24) and parts["others"]["mean"] == pytest.approx(8 / 24)
+    assert [each["client"] for each in parts["clients"]] == [0, 1]
+
+
 def test_a_run_that_is_there_twice_counts_once(first: Result, second: Result, tmp_path: Path) -> None:
     shutil.copytree(first.directory, tmp_path / "copy")
     runs = [RunReader.read(path) for path in (first.directory, tmp_path / "copy", second.directory)]
@@ -457,7 +491,7 @@ def test_figures_without_matplotlib_say_what_to_type(monkeypatch: pytest.MonkeyP
 def test_every_figure_is_written_for_papers(one: dict[str, Any], tmp_path: Path) -> None:
     extra("plots")
     found = figures.draw(one, tmp_path, "svg")
-    assert {path.stem.removeprefix("first-") for path in found} == {*figures.ACROSS, *figures.SINGLE}
+    assert {path.stem.removeprefix("first-") for path in found} == {*figures.ACROSS, *figures.SINGLE} - {"gain"}
     assert sorted(tmp_path.iterdir()) == sorted(found)
 
 
@@ -596,6 +630,19 @@ def test_every_figure_is_drawn_and_says_what_it_shows(opened: Open, one: dict[st
     assert not all_of(page, "#comparison") and not all_of(page, "#compared") and not all_of(page, ".missing")
     twice = "const ids = [...document.querySelectorAll('[id]')].map((e) => e.id); return ids.length - new Set(ids).size"
     assert page.execute_script(twice) == 0
+
+
+def test_gains_are_drawn_client_by_client(opened: Open, comparable: dict[str, Any]) -> None:
+    page = opened(comparable)
+    (found,) = comparable["comparison"]["gains"]
+    assert len(all_of(page, "#gain-clients g.dumbbell")) == len(found["clients"])
+    (heading,) = all_of(page, "#gain h3")
+    assert heading.text == "Gain over training alone"
+    (row,) = all_of(page, "#gain tbody tr")
+    assert row.text.startswith(f"fedproto {100 * found['over']['mean']:+.2f} (".replace("+0.00", "0.00"))
+    table = numbers(page, "gain-clients")
+    assert [line[0] for line in table[1:]] == [str(each["client"]) for each in found["clients"]]
+    assert [line[-1] for line in table[1:]] == [each["verdict"] for each in found["clients"]]
 
 
 def test_curves_have_a_point_for_each_round_and_the_numbers_of_the_records(

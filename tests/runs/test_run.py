@@ -190,8 +190,13 @@ def test_the_result_is_typed_and_tells_the_gain_over_local(ended: Run):
     assert result.method == "fedproto" and result.accuracy == result.by_rule["method"].weighted
     assert set(result.clients) == {0, 1, 2} and result.rounds[0] in (1, 2, 3, 4)
     gain = result.gain_over(local)
-    assert gain.accuracy == pytest.approx(result.accuracy - local.accuracy)
-    assert gain.clients[1] == pytest.approx(result.clients[1] - local.clients[1])
+    assert gain.mean == pytest.approx(result.accuracy - local.accuracy) and gain.paired
+    assert gain.client(1).mean == pytest.approx(result.clients[1] - local.clients[1])
+    assert gain.better + gain.worse + gain.neither == 3 and gain.low <= gain.mean <= gain.high
+    assert result.gain == {}  # nothing stands beside it
+    other = Run(replace(SMALL, method=Local(), seed=7)).finish()
+    with pytest.raises(ConfigError, match="do not answer the same test samples"):
+        result.gain_over(other)
     assert protea.load(ended.directory.path).result.summary == result.summary  # type: ignore[union-attr]
 
 

@@ -8,20 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from answered import answered_run
 from typed import Command
 
+from protea.cli.reproduce import side_by_side
 from protea.config import registry
 from protea.config.sections import Evaluation
 from protea.core.errors import ConfigError
 from protea.data.sources.cifar import CIFAR10
 from protea.evaluation.scores import Shared
 from protea.federation.record import Cost, Record
+from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.runs.reader import RunReader
 from protea.studies import papers
 from protea.studies.papers import Number
 from protea.studies.papers.plan import Scale, closer, directory, plan
-from protea.studies.reproduce import OurNumber, value
+from protea.studies.reproduce import OurNumber, TableResults, value
 
 NAMES = papers.names()
 
@@ -380,6 +383,40 @@ def test_a_table_is_run_in_small_and_shown_beside_the_papers(command: Command, t
     again = command(*small)  # nothing left to do, so nothing to ask
     assert again.code == 0 and "3 finished, 0 to do" in again.out and (place / "table.md").read_text() == text
     assert runs(place) == found
+
+
+def test_a_row_has_its_gain_over_local_if_that_runs_beside_it(command: Command, tmp_path: Path):
+    small = ("own.toml/one/uneven", "--rounds", "1", "--seeds", "1", "--methods", "fedproto", "--beside", "local")
+    done = command(*small, "--yes")
+    assert done.code == 0 and "Runs: 2 (rounds x clients: 1 x 4), 0 finished, 2 to do." in done.out
+    place = tmp_path / "runs" / "own-one"
+    found = {summary["method"]: summary for summary in runs(place).values()}
+    gain = 100 * (found["fedproto"]["accuracy"] - found["local"]["accuracy"])
+    text = (place / "table.md").read_text()
+    assert "## Gain over training alone" in text and f"| uneven | FedProto | {gain:+.2f} [" in text
+    assert "beside local" not in text and "its training" not in done.out  # which nobody ran
+    wrong = command(*small[:-1], "lokal")
+    assert wrong.code == 2 and "--beside is 'lokal'" in wrong.err
+
+
+def test_rows_tell_what_their_training_does_and_what_the_others_give(tmp_path: Path):
+    (tmp_path / "own.toml").write_text(OWN)
+    preset, _ = papers.find(f"{tmp_path}/own.toml/one")
+    asked = plan(preset, ["uneven"], ["fedproto", "local"], Scale(seeds=1), tmp_path / "none")
+    proto = answered_run(tmp_path / "p", FedProto(), {0: "1" * 20, 1: "1100"}, protocol="best")
+    alone = answered_run(tmp_path / "a", FedProto(), {0: "1" * 10 + "0" * 10, 1: "1111"}, alone=True, protocol="best")
+    local = answered_run(tmp_path / "l", Local(), {0: "0" * 20, 1: "1111"}, protocol="best")
+    paths = {"FedProto": proto, "Local": local}
+    made = [replace(each, path=paths[each.row]) for each in asked.runs]
+    beside = [replace(made[0], row="FedProto beside alone", path=alone)]
+    results = TableResults(replace(asked, runs=made, controls=beside), {})
+    ((place, gain),) = results.gains.items()
+    assert place == ("uneven", "FedProto") and gain.over is not None
+    assert gain.over.mean == pytest.approx(18 / 24)
+    assert gain.training is not None and gain.training.mean == pytest.approx(10 / 24)
+    assert gain.others is not None and gain.others.mean == pytest.approx(8 / 24)
+    columns = [str(column.header) for column in side_by_side(results, "test").columns]
+    assert columns == ["cell", "row", "paper", "ours", "difference", "its training", "the others"]
 
 
 def test_one_cell_one_method_a_variant_and_models_kept(command: Command, tmp_path: Path):

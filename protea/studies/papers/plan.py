@@ -10,13 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from protea.config.experiment import Experiment
+from protea.config.experiment import Experiment, experiment_from_table
 from protea.config.registry import name_of
 from protea.config.sections import Evaluation
 from protea.config.toml import to_table
 from protea.core.errors import ConfigError, nearest
 from protea.studies.papers import Preset
 
+CONTROLS = ("local", "alone")  # what a method's gain is measured by
 PLACE = ("engine", "device", "checkpoint")  # sections on where a run takes place, which change no number of it
 
 
@@ -91,17 +92,20 @@ class Plan:
     cells: Sequence[str]
     rows: Sequence[str]
     runs: Sequence[Planned]
+    controls: Sequence[Planned]  # runs beside these, in no place of the table
     lacking: dict[tuple[str, str], str]  # by cell and row, why it cannot be run here
     warning: str  # how this is not the paper's setting; empty if it is
 
     @property
     def open(self) -> list[Planned]:
         """The runs that have not finished, each directory once."""
-        return list({each.path: each for each in self.runs if not each.finished}.values())
+        return list({each.path: each for each in (*self.runs, *self.controls) if not each.finished}.values())
 
 
-def plan(preset: Preset, cells: Sequence[str], methods: Sequence[str], scale: Scale, out: Path) -> Plan:
-    """Plan the runs for a table and check their experiments.
+def plan(
+    preset: Preset, cells: Sequence[str], methods: Sequence[str], scale: Scale, out: Path, beside: Sequence[str] = ()
+) -> Plan:
+    """Plan the runs for a table and check their experiments; ``beside`` them ``local`` or ``alone`` as controls.
 
     Nothing is trained; data are read only where a fraction of them is asked for.
     """
@@ -113,21 +117,34 @@ def plan(preset: Preset, cells: Sequence[str], methods: Sequence[str], scale: Sc
         else:
             full[cell, row] = preset.experiment(cell, row, scale.changes, variant)
     refuse_missing(full.values())
-    runs = []
+    runs, controls = [], []
     for (cell, row), each in full.items():
         small = scale.of(each)
+        named = {f"{row} beside {name}": control(small, name) for name in beside}
         for seed in range(1, (scale.seeds or preset.seeds) + 1):
             one = replace(small, seed=seed)
             runs.append(Planned(cell, row, seed, one, out / directory(one)))
+            for label, other in named.items():
+                one = replace(other, seed=seed)
+                controls.append(Planned(cell, label, seed, one, out / directory(one)))
     paper = (preset.experiment(cell, row) for cell, row in full)
     return Plan(
         preset=preset,
         cells=[cell for cell in cells if any(cell == at for at, _ in chosen)],
         rows=[row for row in preset.rows if any(row == at for _, at in chosen)],
         runs=runs,
+        controls=controls,
         lacking=lacking,
         warning=warning(scale.label(preset, paper), scale.changes, [name for name in methods if "@" in name]),
     )
+
+
+def control(experiment: Experiment, name: str) -> Experiment:
+    """Return the experiment that a row's gain is measured by: of ``local``, or of the method with clients ``alone``."""
+    if name not in CONTROLS:
+        raise ConfigError(f"--beside is {name!r}.  {nearest(name, CONTROLS)}")
+    changed = {"alone": True} if name == "alone" else {"method": name}
+    return experiment_from_table({**to_table(experiment), **changed}, f"--beside {name}")
 
 
 def warning(label: str, changes: Sequence[str], variants: Sequence[str]) -> str:
