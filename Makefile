@@ -6,13 +6,20 @@ BIN := $(VENV)/bin
 comma := ,
 READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 
-.PHONY: demo test network lint types bench fuzz clean
+.PHONY: demo test nightly times network lint types bench fuzz clean
 
 demo: $(READY)
 	$(BIN)/protea run examples/digits.toml --beside local --report
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
+
+nightly: $(READY)
+	$(BIN)/python -m pytest -n auto -m 'not paper'
+	$(BIN)/python fuzz/payloads.py --count $(or $(COUNT),200000) --seed $(or $(SEED),1)
+
+times: $(READY)
+	$(BIN)/python -m pytest -n auto --measure
 
 network: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[flower]'

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from itertools import chain
 
 import pytest
+import times
 import torch
 import wanted
 from typed import typed
 
 __all__ = ["typed"]  # a fixture
 
-TIMES: dict[str, float] = json.loads(Path(__file__).with_name("times.json").read_text())  # seconds, by group
-
 torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--measure", action="store_true", help="write tests/times.json; with -n auto")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -24,10 +26,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file in one process, unless they name another group; begin with the longest groups."""
+    seconds = times.known()
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=lambda item: -TIMES.get(group_of(item), 0.0))
+    items.sort(key=lambda item: -seconds.get(group_of(item), 0.0))
 
 
 def group_of(item: pytest.Item) -> str:
@@ -36,6 +39,10 @@ def group_of(item: pytest.Item) -> str:
     return str(marker.args[0])
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in wanted.summary(terminalreporter.stats.get("skipped", [])):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what was lacking, and with ``--measure`` how long each folder took."""
+    lines = wanted.summary(terminalreporter.stats.get("skipped", []))
+    if config.getoption("measure"):
+        lines += times.measure(chain.from_iterable(terminalreporter.stats.values()))
+    for line in lines:
         terminalreporter.write_line(line)

@@ -14,6 +14,7 @@ import pytest
 import safetensors.torch as safetensors
 import torch
 import toy
+from night import by_night
 from torch import nn
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -39,7 +40,7 @@ def test_what_is_real_is_accepted(targets: Sequence[fuzzer.Target]) -> None:
             target.feed(seed)
 
 
-@pytest.mark.parametrize("cases", [1000, pytest.param(30_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("cases", [1000, *by_night(30_000)])
 def test_no_spoilt_message_or_file_does_harm(targets: Sequence[fuzzer.Target], cases: int, tmp_path: Path) -> None:
     found = fuzzer.fuzz(targets, range(cases), seed=2, failures=tmp_path / "failures")
     assert found.failures == []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
-import sys
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from protea.clients.worker import Worker
 from protea.core.payload import Named
 from protea.core.prototypes import Prototypes
 from protea.engines.messages import job_to_bytes, reply_from_bytes, reply_to_bytes
+from protea.engines.processes.forkserver import processes
 from protea.federation.jobs import Job, JobKind
 from protea.methods.fedproto import FedProto
 from protea.methods.fml import FML
@@ -206,42 +207,35 @@ def test_leftovers_are_no_hindrance_where_nobody_tidies(trained: DurableWorker) 
     assert sorted(path.name for path in own.iterdir()) == ["000002", "000003"]
 
 
-DRIVER = """
-import os, signal, sys
-from pathlib import Path
-import test_durable
-from protea.clients import durable as durables
+PLACES = ["save_client", "write_bytes", "write_text", "sync_folder"]  # before the first, in the second, after the last
 
-def life(place, true):
-    def killed(*given):
+
+def die(place: str, folder: Path) -> None:
+    """Train three rounds in this process, and be killed at that place while the third is written."""
+    true = getattr(durables, place)
+
+    def killed(*given: Any) -> Any:
         if ".000003" in str(given):
             if place == "write_bytes":
                 given[0].write_bytes(given[1][: len(given[1]) // 2])  # half of it
-            if place == "sync":
+            if place == "sync_folder":
                 true(*given)
             os.kill(os.getpid(), signal.SIGKILL)
         return true(*given)
 
     setattr(durables, place, killed)
-    worker = test_durable.durable(Path(sys.argv[1], place))
+    worker = durable(folder / place)
     for round in range(1, 4):
-        test_durable.ask(worker, round)
-
-for place in sys.argv[2:]:
-    if not (child := os.fork()):
-        life(place, getattr(durables, place))
-        os._exit(0)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-"""
-PLACES = ["save_client", "write_bytes", "write_text", "sync_folder"]  # before the first, in the second, after the last
+        ask(worker, round)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_killed_while_it_writes_it_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    here = Path(__file__)
-    paths = os.pathsep.join(map(str, (here.parent, here.parents[1] / "helpers", here.parents[2])))
-    environment = {**os.environ, "PYTHONPATH": paths}
-    subprocess.run([sys.executable, "-c", DRIVER, str(tmp_path), *PLACES], env=environment, check=True)
+    for place in PLACES:
+        process = processes().Process(target=die, args=(place, tmp_path))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
     wanted = expected([("train", round) for round in (1, 2, 3, 4)])
     for place in PLACES:
         names = sorted(path.name for path in (tmp_path / place / "client-002").iterdir())

@@ -13,6 +13,7 @@ from protea.config.experiment import load_experiment
 DIGITS = Path(__file__).parents[2] / "examples" / "digits.toml"
 SETTINGS = {  # that they need to learn in a few rounds
     "fedhp": ["training.optimizer=adam", "training.lr=0.005"],  # as its authors have it
+    "protonorm": ["training.batch=10", "training.lr=0.02"],
     "fednh": ["method.scale=30.0", "method.scale_learns=false"],  # the learned scale takes its time
 }
 
@@ -28,7 +29,8 @@ def test_fedproto_clearly_beats_its_own_first_round_and_the_majority_class() -> 
 
 @pytest.mark.parametrize("method", registry.table("methods"))
 def test_every_method_learns_digits(method: str) -> None:
-    changes = [f"method.name={method}", "rounds=4", "clients=5", "data.partition.alpha=1", "engine=inline"]
+    changes = [f"method.name={method}", "rounds=4", "clients=4", "data.partition.alpha=1", "engine=inline"]
+    changes += ["training.batch=20", "training.lr=0.05"]
     needs = registry.find("methods", method)().needs
     if needs.public_data:
         changes += ["data.public=200", "models.server=tiny_cnn"]

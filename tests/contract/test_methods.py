@@ -148,7 +148,7 @@ def test_bytes_counted_are_the_bytes_of_what_travels(method: Method[Any, Any]) -
     assert [n for r in records for n in (r.bytes_down, r.bytes_up)] == seen
 
 
-@every_variant
+@parameters({name: method for name, method in METHODS.items() if "@" in name}, variants=True)
 def test_it_learns_blobs_above_chance(method: Method[Any, Any]) -> None:
     rounds = 16 if method == FedGH() else 8  # its head learns from a few prototypes a round, once each
     records = play(method, rounds=rounds, fraction=1.0)["records"]

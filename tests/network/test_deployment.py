@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from contract import play, reference
+from night import by_night
 
 pytest.importorskip("flwr", reason="lacking: extra flower")
 
@@ -22,13 +23,8 @@ from protea.engines.flower.engine import Deployment, Flower
 
 pytestmark = pytest.mark.xdist_group("deployment")
 
-METHODS = [  # one with public data and a model on the server; the others for the night
-    "fedprotokd",
-    *(
-        pytest.param(name, marks=pytest.mark.nightly)
-        for name in ("local", "fedproto", "fedtgp", "fedpagr", "lg_fedavg")
-    ),
-]
+# One with public data and a model on the server; the others for the night.
+METHODS = ["fedprotokd", *by_night("local", "fedproto", "fedtgp", "fedpagr", "lg_fedavg")]
 
 
 @pytest.fixture(scope="module")

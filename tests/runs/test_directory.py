@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from night import by_night
 
 import protea
 from protea import Data, Experiment
@@ -454,12 +455,7 @@ def harms(name: str, content: bytes, draw: random.Random, bytes_: int) -> Iterat
 
 @pytest.mark.parametrize(
     ("which", "every"),  # case is tried; by night all of thousands
-    [
-        ("early", 19),
-        ("later", 19),
-        pytest.param("early", 1, marks=pytest.mark.nightly),
-        pytest.param("later", 1, marks=pytest.mark.nightly),
-    ],
+    [("early", 19), ("later", 19), *by_night(("early", 1), ("later", 1))],
 )
 def test_damage_at_any_byte_is_noticed_or_does_not_matter(
     which: str, every: int, request: pytest.FixtureRequest, tmp_path: Path
@@ -517,7 +513,7 @@ def relied_on(path: Path, start: Path | None, files: dict[str, bytes]) -> dict[s
 
 
 @pytest.mark.parametrize("which", ["early", "later"])
-@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(3, 12))])
+@pytest.mark.parametrize("seed", [0, 1, 2, *by_night(*range(3, 12))])
 def test_a_damaged_run_is_refused_or_comes_to_the_same_end(
     which: str, seed: int, request: pytest.FixtureRequest, finished: protea.Result, tmp_path: Path
 ):

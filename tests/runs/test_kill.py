@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from night import by_night
 from test_directory import traces
 from test_processes import session, until
 
@@ -134,9 +135,7 @@ def write(folder: Path, method: str, every: int, **more: str) -> None:
     ("method", "every", "more"),
     [
         ("fedproto", 2, {"fraction": "0.67"}),
-        pytest.param("fedtgp", 1, {}, marks=pytest.mark.nightly),
-        pytest.param("fedpagr", 2, {}, marks=pytest.mark.nightly),
-        pytest.param("fedprotokd", 1, {}, marks=pytest.mark.nightly),
+        *by_night(("fedtgp", 1, {}), ("fedpagr", 2, {}), ("fedprotokd", 1, {})),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -179,8 +178,10 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(
     ("method", "deaths"),
     [
         ("fedtgp", [(2, "aggregate")]),
-        pytest.param("fedtgp", [(2, "aggregate"), (3, "checkpoint")], marks=pytest.mark.nightly),
-        pytest.param("fedprotokd", [(1, "metrics"), (2, "checkpoint")], marks=pytest.mark.nightly),
+        *by_night(
+            ("fedtgp", [(2, "aggregate"), (3, "checkpoint")]),
+            ("fedprotokd", [(1, "metrics"), (2, "checkpoint")]),
+        ),
     ],
 )
 def test_a_tree_of_processes_may_be_killed_too_and_goes_on_with_other_workers(
@@ -250,8 +251,7 @@ def test_what_is_in_the_directory_must_be_this_run(driver: Driver, tmp_path: Pat
     ("limit", "file"),
     [
         (700, ""),  # config.toml: it has not begun
-        pytest.param(2_000, "run/partition.json", marks=pytest.mark.nightly),
-        pytest.param(4_000, "run/metrics.jsonl", marks=pytest.mark.nightly),
+        *by_night((2_000, "run/partition.json"), (4_000, "run/metrics.jsonl")),
         (65_000, "run/checkpoints/000001/client-001.safetensors"),
     ],
 )
