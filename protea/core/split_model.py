@@ -101,8 +101,8 @@ class SplitModel(nn.Module):
             return x
         if not isinstance(view, PairedView):
             raise ClientError(
-                f"{self.name} reads texts in a way of its own, and no other stands beside it.  Let the method say which "
-                f'view all clients share: needs = Needs(common_view="words").'
+                f"{self.name} reads texts in a way of its own, and no other stands beside it.  Let the method say "
+                f'which view all clients share: needs = Needs(common_view="words").'
             )
         return view.common_part(x)
 

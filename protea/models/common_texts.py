@@ -6,6 +6,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -21,8 +22,8 @@ TOKENS = 128  # of a text that a frozen encoder reads
 class HashedCounts:
     """A view that counts words and pairs of neighbouring words, in buckets by their checksum.
 
-    Each counts by ``log(1 + n)`` and, by another bit of its checksum, with a sign, so that what falls into one bucket by
-    chance cancels out on average.  The squares of a text's numbers have the mean 1.
+    Each counts by ``log(1 + n)`` and, by another bit of its checksum, with a sign, so that what falls into one bucket
+    by chance cancels out on average.  The squares of a text's numbers have the mean 1.
     """
 
     key: str = f"counts/1/{BUCKETS}"
@@ -32,7 +33,7 @@ class HashedCounts:
         found = torch.zeros(len(texts), BUCKETS)
         for row, text in enumerate(texts):
             words = WORD.findall(text.lower())
-            counts = Counter([*words, *map(" ".join, zip(words, words[1:], strict=False))])
+            counts = Counter([*words, *map(" ".join, pairwise(words))])
             for term, count in counts.items():
                 number = zlib.crc32(term.encode("utf-8", "surrogatepass"))
                 found[row, number % BUCKETS] += math.log1p(count) * (1 if number >> 31 else -1)
