@@ -46,6 +46,9 @@ class FedLOO(Method[Prototypes, Prototypes]):
     def needs(self) -> Needs:
         return Needs(common_view=self.texts)
 
+    def start_server(self, server: Server) -> None:
+        server.memory.update(rows_of([Upload(0, Prototypes.absent(server.classes, server.dim), 0)], 0))
+
     def broadcast(self, server: Server, client: int) -> Prototypes | None:
         if "receivers" not in server.memory:
             return None
@@ -82,14 +85,10 @@ class FedLOO(Method[Prototypes, Prototypes]):
             memory["held"][rows] = likelihoods(z[rows], made, memory["own_scale"]) + prior
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
-        table = sent = rows_of(uploads, part_of(server.round, self.parts))
-        if "means" in server.memory:
-            kept = {name: server.memory[name] for name in TABLE}
-            again = (kept["parts"] == part_of(server.round, self.parts)) & torch.isin(
-                kept["owners"], torch.tensor([u.client for u in uploads])
-            )
-            table = {name: torch.cat([kept[name][~again], sent[name]]) for name in TABLE}
-        server.memory.update(table)
+        part, memory = part_of(server.round, self.parts), server.memory
+        again = torch.isin(memory["owners"], torch.tensor([u.client for u in uploads])) & (memory["parts"] == part)
+        sent = rows_of(uploads, part)
+        table = {name: torch.cat([memory[name][~again], sent[name]]) for name in TABLE}
 
         def moments(owners: Sequence[int]) -> Moments:
             of = torch.isin(table["owners"], torch.tensor(owners))
@@ -98,9 +97,10 @@ class FedLOO(Method[Prototypes, Prototypes]):
         receivers = [*table["owners"].unique().tolist(), EVERYBODY]
         nothing = moments([EVERYBODY])
         made = [discriminant(others) for _, others in each_without(receivers, moments, nothing)]
-        server.memory["receivers"] = torch.tensor(receivers)
-        server.memory["discriminants"] = torch.stack([each.vectors.float() for each in made])
-        server.memory["known"] = torch.stack([each.counts.float() for each in made])
+        memory.update(table)
+        memory["receivers"] = torch.tensor(receivers)
+        memory["discriminants"] = torch.stack([each.vectors.float() for each in made])
+        memory["known"] = torch.stack([each.counts.float() for each in made])
 
     def predict(self, client: Client, x: Tensor, down: Prototypes | None) -> Tensor:
         network: Tensor = client.model(x)

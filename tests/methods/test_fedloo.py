@@ -32,7 +32,7 @@ def upload(client: int, seed: int, counts: list[float] | None = None) -> Upload[
 
 
 def rounds(method: FedLOO, *each: list[Upload[Prototypes]]) -> Server:
-    server = toy.server()
+    server = toy.started(method)
     for round, uploads in enumerate(each, 1):
         server.round = round
         method.aggregate(server, uploads)
@@ -104,6 +104,7 @@ def test_means_of_single_samples_give_pooled_lda():
     z = z + torch.randn(150, dim, generator=g, dtype=torch.float64)
     method = FedLOO(parts=10, least=1)
     server = Server(classes, dim + 1, Streams(0))
+    method.start_server(server)
     z32 = z.float()
     for server.round in range(1, 11):
         rows = [torch.arange(150)[(torch.arange(150) // classes) % 50 == 5 * (server.round - 1) + c] for c in range(5)]
@@ -210,13 +211,13 @@ def test_training_samples_that_changed_are_learned_anew():
 
 
 def test_bytes_are_those_of_fedpagr():
-    """Where every class has a mean and a part of each is sent: dim numbers for each class, and a count."""
+    """Up, dim numbers for each class of the client, and all counts; down, for each class that others have."""
     found: list[tuple[int, int]] = []
     for method in (FedLOO(least=1, parts=1), FedPAGR()):
         worker, server = toy.play(method, rounds=1)
         client = worker.client(3)
         client.begin(2, Streams(7))
-        down: Any = method.broadcast(server, 3)
+        down: Any = method.broadcast(server, 9)  # a newcomer: others have all classes
         found.append((nbytes(pack(down)), nbytes(pack(method.local_update(client, down)))))
     assert found[0] == found[1] == (4 * toy.CLASSES * (toy.DIM + 1), 4 * (3 * toy.DIM + toy.CLASSES))
 
