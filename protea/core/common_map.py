@@ -28,6 +28,10 @@ class CommonMap(nn.Module):
     The 1 makes affine functions of the others linear.  The weights are buffers that never train.
     """
 
+    weights: Tensor
+    biases: Tensor
+    projection: Tensor  # random signs
+
     def __init__(self, shape: tuple[int, ...], dim: int, seed: int, kind: MapKind = "relu") -> None:
         super().__init__()
         if dim < 2:
@@ -41,7 +45,8 @@ class CommonMap(nn.Module):
             weights = uniform(stream, FILTERS, shape[0], size, size)
             weights = weights - weights.mean((1, 2, 3), keepdim=True)  # a flat patch has no answer but the bias
             weights = weights / weights.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
-            biases, width = -(uniform(stream, FILTERS) + 1) / 2, FILTERS * self.grid**2
+            biases, width = uniform(stream, FILTERS), FILTERS * self.grid**2
+            biases = torch.pi * biases if kind == "fourier" else -(biases + 1) / 2  # phases, or thresholds from 0 to 1
         else:
             inputs, width = max(1, math.prod(shape)), WIDTH
             weights = uniform(stream, width, inputs) * (3 / inputs) ** 0.5  # variance 1 for inputs of variance 1
@@ -57,7 +62,7 @@ class CommonMap(nn.Module):
         return F.pad(answers @ self.projection, (0, 1), value=1.0)
 
     def images(self, x: Tensor) -> Tensor:
-        """Return what random filters answer on a grid of places: the root of the mean of what exceeds a threshold."""
+        """Return what random filters say on a grid: the root of the mean of what exceeds a threshold, or cosines."""
         answers = F.conv2d(x, self.weights, self.biases, self.stride)
         answers = answers.cos() if self.kind == "fourier" else answers.relu()
         pooled = F.adaptive_avg_pool2d(answers, self.grid).flatten(1)
