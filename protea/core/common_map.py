@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-MapKind = Literal["relu", "fourier"]
 
 FILTERS = 128  # of images
 WIDTH = 2048  # random features of vectors, before they are projected
@@ -32,12 +29,11 @@ class CommonMap(nn.Module):
     biases: Tensor
     projection: Tensor  # random signs
 
-    def __init__(self, shape: tuple[int, ...], dim: int, seed: int, kind: MapKind = "relu") -> None:
+    def __init__(self, shape: tuple[int, ...], dim: int, seed: int) -> None:
         super().__init__()
         if dim < 2:
             raise ValueError(f"a common map to {dim} numbers has no room beside its constant; at least 2 are needed")
         stream = np.random.PCG64(seed)
-        self.shape, self.kind = shape, kind
         self.pixels = len(shape) == 3 and min(shape[1:]) >= 3
         if self.pixels:
             side, size = min(shape[1:]), 6 if min(shape[1:]) >= 20 else 3
@@ -45,12 +41,11 @@ class CommonMap(nn.Module):
             weights = uniform(stream, FILTERS, shape[0], size, size)
             weights = weights - weights.mean((1, 2, 3), keepdim=True)  # a flat patch has no answer but the bias
             weights = weights / weights.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
-            biases, width = uniform(stream, FILTERS), FILTERS * self.grid**2
-            biases = torch.pi * biases if kind == "fourier" else -(biases + 1) / 2  # phases, or thresholds from 0 to 1
+            biases, width = -(uniform(stream, FILTERS) + 1) / 2, FILTERS * self.grid**2  # thresholds from 0 to 1
         else:
             inputs, width = max(1, math.prod(shape)), WIDTH
             weights = uniform(stream, width, inputs) * (3 / inputs) ** 0.5  # variance 1 for inputs of variance 1
-            biases = uniform(stream, width) * (torch.pi if kind == "fourier" else 1)
+            biases = uniform(stream, width)
         self.register_buffer("weights", weights)
         self.register_buffer("biases", biases)
         self.register_buffer("projection", uniform(stream, width, dim - 1).sign() / width**0.5)
@@ -62,16 +57,13 @@ class CommonMap(nn.Module):
         return F.pad(answers @ self.projection, (0, 1), value=1.0)
 
     def images(self, x: Tensor) -> Tensor:
-        """Return what random filters say on a grid: the root of the mean of what exceeds a threshold, or cosines."""
-        answers = F.conv2d(x, self.weights, self.biases, self.stride)
-        answers = answers.cos() if self.kind == "fourier" else answers.relu()
-        pooled = F.adaptive_avg_pool2d(answers, self.grid).flatten(1)
-        return pooled if self.kind == "fourier" else pooled.sqrt()
+        """Return what random filters answer on a grid of places: the root of the mean of what exceeds a threshold."""
+        answers = F.conv2d(x, self.weights, self.biases, self.stride).relu()
+        return F.adaptive_avg_pool2d(answers, self.grid).flatten(1).sqrt()
 
     def vectors(self, x: Tensor) -> Tensor:
         """Return random features of vectors; ``asinh`` tames columns of large scale, without a look at the data."""
-        answers = F.linear(x.float().flatten(1).asinh(), self.weights, self.biases)
-        return answers.cos() if self.kind == "fourier" else answers.relu()
+        return F.linear(x.float().flatten(1).asinh(), self.weights, self.biases).relu()
 
 
 def uniform(stream: np.random.PCG64, *shape: int) -> Tensor:
@@ -81,6 +73,6 @@ def uniform(stream: np.random.PCG64, *shape: int) -> Tensor:
 
 
 @cache
-def common_map(shape: tuple[int, ...], dim: int, seed: int, kind: MapKind, device: torch.device) -> CommonMap:
+def common_map(shape: tuple[int, ...], dim: int, seed: int, device: torch.device) -> CommonMap:
     """Return the map of these settings on a device, made once in each process."""
-    return CommonMap(shape, dim, seed, kind).to(device)
+    return CommonMap(shape, dim, seed).to(device)

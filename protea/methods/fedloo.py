@@ -19,7 +19,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Needs, Prototypes, Server, Upload
-from protea.core.common_map import MapKind, common_map
+from protea.core.common_map import common_map
 from protea.core.discriminant import Moments, calibrate, discriminant, each_without, likelihoods
 from protea.core.ranges import Proportion
 
@@ -32,8 +32,7 @@ TABLE = ("means", "labels", "counts", "parts", "owners")  # one row for each mea
 class FedLOO(Method[Prototypes, Prototypes]):
     """The answer is (1 - own) log p_network + own (log p_own + log prior) + scale log p_others, up to a constant."""
 
-    map: MapKind = "relu"  # random features: what exceeds a threshold, or cosines
-    map_seed: NonNegativeInt = 7  # of the random features, the same at all clients
+    map_seed: NonNegativeInt = 7  # of the common map
     texts: str = "words"  # what the map reads of texts: hashed words, or the outputs of a frozen encoder such as minilm
     parts: PositiveInt = 8  # disjoint ones of a class's samples, one of which is sent in a round
     least: PositiveInt = 5  # samples behind a mean; a class that has fewer is not sent
@@ -116,7 +115,7 @@ class FedLOO(Method[Prototypes, Prototypes]):
 
         def features(x: Tensor) -> Tensor:
             seen = client.model.common(x)
-            found: Tensor = common_map(tuple(seen.shape[1:]), client.dim, self.map_seed, self.map, x.device)(seen)
+            found: Tensor = common_map(tuple(seen.shape[1:]), client.dim, self.map_seed, x.device)(seen)
             return found
 
         return features

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from protea.core.common_map import CommonMap, MapKind, common_map, uniform
-
-KINDS: tuple[MapKind, ...] = ("relu", "fourier")
+from protea.core.common_map import CommonMap, common_map, uniform
 
 
 def test_its_numbers_are_those_of_the_raw_stream_and_of_no_generator_of_torch():
@@ -24,11 +22,10 @@ def test_its_numbers_are_those_of_the_raw_stream_and_of_no_generator_of_torch():
     assert not torch.equal(CommonMap((1, 8, 8), 16, seed=8).projection, one.projection)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (1, 28, 28), (2, 3, 3), (1, 2, 2), (5,), (4, 7)])
-def test_any_shape_becomes_dim_numbers_of_which_the_last_is_one(shape: tuple[int, ...], kind: MapKind):
+def test_any_shape_becomes_dim_numbers_of_which_the_last_is_one(shape: tuple[int, ...]):
     x = torch.randn(6, *shape, generator=torch.Generator().manual_seed(0))
-    z = common_map(shape, 12, 7, kind, torch.device("cpu"))(x)
+    z = common_map(shape, 12, 7, torch.device("cpu"))(x)
     assert z.shape == (6, 12) and torch.isfinite(z).all() and (z[:, -1] == 1).all()
     assert z[:, :-1].std(0).min() > 0  # all of them say something
 
@@ -41,7 +38,7 @@ def test_columns_of_any_scale_leave_it_finite_and_whole_numbers_are_taken():
 
 def test_it_never_trains_and_is_made_once():
     assert not list(CommonMap((5,), 8, seed=7).parameters())
-    one, two = (common_map((5,), 8, 7, "relu", torch.device("cpu")) for _ in range(2))
+    one, two = (common_map((5,), 8, 7, torch.device("cpu")) for _ in range(2))
     assert one is two
     with pytest.raises(ValueError, match="at least 2"):
         CommonMap((5,), 1, seed=7)

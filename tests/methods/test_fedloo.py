@@ -194,7 +194,7 @@ def test_misleading_others_are_not_listened_to():
     """The receiver's samples say so: a discriminant that takes every class for another has scale 0."""
     client = toy.ready(id=3)
     method = FedLOO()
-    phi = common_map((8,), toy.DIM, method.map_seed, method.map, CPU)
+    phi = common_map((8,), toy.DIM, method.map_seed, CPU)
     z, y = phi(toy.BLOBS.x), toy.BLOBS.y
     good = discriminant(Moments.of_samples(z[:, :-1], y, toy.CLASSES))
     for vectors, trusted in ((good.vectors, True), (good.vectors.roll(1, 0), False)):
@@ -226,7 +226,7 @@ def test_settings_out_of_range_are_refused():
     from protea.config.experiment import experiment_from_table
     from protea.core.errors import ConfigError
 
-    for setting in ({"parts": 0}, {"least": 0}, {"own": 1.5}, {"map": "learned"}):
+    for setting in ({"parts": 0}, {"least": 0}, {"own": 1.5}, {"map_seed": -1}):
         with pytest.raises(ConfigError):
             experiment_from_table({"method": {"name": "fedloo", **setting}})
     assert replace(FedLOO(), texts="minilm").needs.common_view == "minilm"
