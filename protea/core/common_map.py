@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 FILTERS = 128  # of images
-WIDTH = 2048  # random features of vectors, before they are projected
+WIDTH = 2048  # random features of vectors shorter than dim, before they are projected
 GRID = 4  # images keep the place of an answer on a grid of 4 x 4
 
 
@@ -43,9 +43,10 @@ class CommonMap(nn.Module):
             weights = weights / weights.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
             biases, width = -(uniform(stream, FILTERS) + 1) / 2, FILTERS * self.grid**2  # thresholds from 0 to 1
         else:
-            inputs, width = max(1, math.prod(shape)), WIDTH
+            inputs = max(1, math.prod(shape))
+            width = WIDTH if inputs < dim else 0  # long vectors are projected as they are
             weights = uniform(stream, width, inputs) * (3 / inputs) ** 0.5  # variance 1 for inputs of variance 1
-            biases = uniform(stream, width)
+            biases, width = uniform(stream, width), width or inputs
         self.register_buffer("weights", weights)
         self.register_buffer("biases", biases)
         self.register_buffer("projection", uniform(stream, width, dim - 1).sign() / width**0.5)
@@ -62,7 +63,12 @@ class CommonMap(nn.Module):
         return F.adaptive_avg_pool2d(answers, self.grid).flatten(1).sqrt()
 
     def vectors(self, x: Tensor) -> Tensor:
-        """Return random features of vectors; ``asinh`` tames columns of large scale, without a look at the data."""
+        """Return random features of short vectors, and long ones as they are.
+
+        ``asinh`` tames columns of large scale, without a look at the data.
+        """
+        if not len(self.weights):
+            return x.float().flatten(1)
         return F.linear(x.float().flatten(1).asinh(), self.weights, self.biases).relu()
 
 

@@ -30,6 +30,13 @@ def test_any_shape_becomes_dim_numbers_of_which_the_last_is_one(shape: tuple[int
     assert z[:, :-1].std(0).min() > 0  # all of them say something
 
 
+def test_long_vectors_are_projected_linearly_and_short_ones_are_not():
+    for inputs, linear in ((20, True), (3, False)):
+        phi, (a, b) = CommonMap((inputs,), 8, seed=7), torch.randn(2, 1, inputs, generator=torch.Generator())
+        middle = (phi(a) + phi(b)) / 2
+        assert torch.allclose(phi((a + b) / 2), middle, atol=1e-5) == linear
+
+
 def test_columns_of_any_scale_leave_it_finite_and_whole_numbers_are_taken():
     x = torch.tensor([[1e30, -1e-30, 3.0], [0.0, 2.0, -1e30]])
     assert torch.isfinite(CommonMap((3,), 8, seed=7)(x)).all()
