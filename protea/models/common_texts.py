@@ -37,13 +37,26 @@ class HashedCounts:
             for term, count in counts.items():
                 number = zlib.crc32(term.encode("utf-8", "surrogatepass"))
                 found[row, number % BUCKETS] += math.log1p(count) * (1 if number >> 31 else -1)
-        return found * (BUCKETS / found.square().sum(1, keepdim=True).clamp(min=1e-12)).sqrt()
+        return of_one_length(found)
+
+
+class FrozenEncoder(FrozenView):
+    """A view by all layers of a public encoder, pooled over the tokens of a text; of one length, as counts are."""
+
+    def __init__(self, place: str) -> None:
+        _, model, _ = load_encoder(place)
+        super().__init__(place, model.config.num_hidden_layers, "mean", TOKENS)
+        self.key = f"{self.key}/one-length"
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        return of_one_length(super().__call__(texts))
+
+
+def of_one_length(x: Tensor) -> Tensor:
+    """Return rows whose squares have the mean 1; a zero row stays."""
+    return x / x.square().mean(1, keepdim=True).clamp(min=1e-12).sqrt()
 
 
 def common_view(name: str) -> View:
     """Return the common view of this name: ``words``, or that of a frozen encoder, such as ``minilm``."""
-    if name == "words":
-        return HashedCounts()
-    place = locate_encoder(name)
-    _, model, _ = load_encoder(place)
-    return FrozenView(place, model.config.num_hidden_layers, "mean", TOKENS)
+    return HashedCounts() if name == "words" else FrozenEncoder(locate_encoder(name))
