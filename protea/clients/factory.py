@@ -35,6 +35,7 @@ class ClientFactory(Builder):
     device: str = "cpu"
     gives_public: bool = True  # whether clients get the public samples; reading them may take long
     gives_test: bool = True  # whether clients get the shared test set
+    common_view: str | None = None  # of texts, beside that of each model, for methods that need one
 
     @cached_property
     def data(self) -> Federated:
@@ -44,7 +45,8 @@ class ClientFactory(Builder):
     @cached_property
     def make(self) -> ModelMaker:
         """The maker of all models, by architecture."""
-        return ModelMaker(self.models, self.data.dataset.shape, self.data.dataset.classes, self.device)
+        dataset = self.data.dataset
+        return ModelMaker(self.models, dataset.shape, dataset.classes, self.device, self.common_view)
 
     @property
     def members(self) -> tuple[Member, ...]:

@@ -19,6 +19,7 @@ from protea.core.errors import PluginError, nearest
 BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "methods": {
         "local": "protea.methods.local:Local",
+        "fedloo": "protea.methods.fedloo:FedLOO",
         "fedpagr": "protea.methods.fedpagr:FedPAGR",
         "fedprotokd": "protea.methods.fedprotokd:FedProtoKD",
         "protonorm": "protea.methods.protonorm:ProtoNorm",

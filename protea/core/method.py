@@ -37,6 +37,7 @@ class Needs:
     public_data: bool = False  # samples that every client and the server see: data.public
     public_labels: bool = False  # and their labels
     server_model: bool = False  # a model on the server: models.server
+    common_view: str | None = None  # of texts, that all clients have beside their own: "words", or an encoder's name
 
 
 def upload_weights(uploads: Sequence[Upload[Any]], average: Average) -> list[float] | None:

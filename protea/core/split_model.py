@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
+
+from protea.core.errors import ClientError
 
 
 class View(Protocol):
@@ -19,6 +23,42 @@ class View(Protocol):
     shape: tuple[int, ...]
 
     def __call__(self, texts: Sequence[str]) -> Tensor: ...
+
+
+class PairedView:
+    """Two views of the same texts side by side: that of a client's own model, and one that all clients share.
+
+    Their numbers are one row of float32; tokens are whole numbers below 2^24, which stay exact.
+    """
+
+    def __init__(self, own: View, common: View) -> None:
+        self.own, self.common = own, common
+        self.key = f"pair/1/{own.key}/{common.key}"
+        self.cut = math.prod(own.shape)
+        self.shape: tuple[int, ...] = (self.cut + math.prod(common.shape),)
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        return torch.cat([view(texts).flatten(1).float() for view in (self.own, self.common)], 1)
+
+    def own_part(self, x: Tensor) -> Tensor:
+        """Return what the own view says of a batch."""
+        return x[:, : self.cut].reshape(len(x), *self.own.shape)
+
+    def common_part(self, x: Tensor) -> Tensor:
+        """Return what the common view says of a batch."""
+        return x[:, self.cut :].reshape(len(x), *self.common.shape)
+
+
+class PairedBody(nn.Module):
+    """A body that reads texts by its own view, while the common one comes along for the method."""
+
+    def __init__(self, body: nn.Module, own: View, common: View) -> None:
+        super().__init__()
+        self.body, self.view = body, PairedView(own, common)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.body(self.view.own_part(x))
+        return found
 
 
 class SplitModel(nn.Module):
@@ -53,6 +93,18 @@ class SplitModel(nn.Module):
         if self._reuses:
             self._last = x, z
         return z
+
+    def common(self, x: Tensor) -> Tensor:
+        """Return what all clients see of a batch alike: its inputs, or of texts the view that a method needs."""
+        view = self.view
+        if view is None:
+            return x
+        if not isinstance(view, PairedView):
+            raise ClientError(
+                f"{self.name} reads texts in a way of its own, and no other stands beside it.  Let the method say "
+                f'which view all clients share: needs = Needs(common_view="words").'
+            )
+        return view.common_part(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return class scores, ``(batch, classes)``."""

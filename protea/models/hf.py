@@ -49,7 +49,7 @@ class FrozenView:
         width, layers = model.config.hidden_size, model.config.num_hidden_layers
         self.whole = frozen == layers
         self.key = f"hf/1/{mark}/{frozen}/{pooling if self.whole else ''}/{length}"
-        self.shape = (width,) if self.whole else (length, width + 1) if frozen >= 0 else (length,)
+        self.shape: tuple[int, ...] = (width,) if self.whole else (length, width + 1) if frozen >= 0 else (length,)
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> Tensor:

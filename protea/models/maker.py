@@ -17,10 +17,11 @@ from torch import nn
 from protea.config.families import Member, Models, members
 from protea.core.errors import ConfigError
 from protea.core.files import cache_folder
-from protea.core.split_model import SplitModel, View
+from protea.core.split_model import PairedBody, SplitModel, View
 from protea.core.steps.memory_format import CHANNELS_LAST, GAIN, SMALL, time_both
 from protea.models.adapters import make_adapter, make_head
 from protea.models.architectures import count_parameters, is_body, make_architecture, takes_no_texts
+from protea.models.common_texts import common_view
 from protea.models.split_any import body_of, probe
 
 
@@ -32,6 +33,7 @@ class ModelMaker:
     shape: tuple[int, ...]  # of one sample; empty for texts
     classes: int
     device: str = "cpu"
+    common_view: str | None = None  # of texts, beside that of each model, for methods that need one
 
     @cached_property
     def members(self) -> tuple[Member, ...]:
@@ -61,6 +63,12 @@ class ModelMaker:
 
     def split(self, member: Member, model: nn.Module) -> SplitModel:
         """Turn a body, a whole classifier, or a ``SplitModel`` into a model of three parts."""
+        found = self._split(member, model)
+        if found.view is not None and self.common_view is not None:
+            found.body = PairedBody(found.body, found.view, common_view(self.common_view))
+        return found
+
+    def _split(self, member: Member, model: nn.Module) -> SplitModel:
         name, models = member.architecture, self.models
         view: View | None = getattr(model.body if isinstance(model, SplitModel) else model, "view", None)
         if view is None and not self.shape:

@@ -213,6 +213,7 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
         device=choose_device(experiment.device),
         gives_public=experiment.method.needs.public_data,
         gives_test=experiment.evaluation.shared != "never",
+        common_view=experiment.method.needs.common_view,
     )
     channels_last = factory.make.channels_last(experiment.training.batch)
     factory = replace(factory, models=replace(factory.models, channels_last=channels_last))

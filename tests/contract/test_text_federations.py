@@ -20,6 +20,7 @@ from protea.core.training import Training
 from protea.data import Iid, Split
 from protea.data.sources.csv_table import Csv
 from protea.methods.fedavg import FedAvg
+from protea.methods.fedloo import FedLOO
 from protea.methods.fedpagr import FedPAGR
 from protea.methods.fedpkd import FedPKD
 from protea.methods.fedproto import FedProto
@@ -98,7 +99,9 @@ def resumes(found: Experiment, folder: Path, whole: dict[str, object]) -> None:
     assert again == {name: content for name, content in whole.items() if name != "records"}
 
 
-@pytest.mark.parametrize("method", [FedProto(), FedPAGR(), FedPKD(server_epochs=1)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [FedProto(), FedPAGR(), FedPKD(server_epochs=1), FedLOO(least=2)], ids=lambda m: type(m).__name__
+)
 def test_clients_that_read_texts_in_different_ways_learn_together_on_every_engine(
     method: Method[Any, Any], notes: str, tmp_path: Path
 ):

@@ -39,10 +39,10 @@ def sites(folder: Path, base: places.Home) -> list[Site]:
     return found
 
 
-def test_texts_federate_as_without_a_network_and_never_leave(tmp_path: Path) -> None:
-    base = places.base(
-        tmp_path / "base", "rounds=2", "patience=0.1", "training.lr=0.1", tls=False, classes=list(COMPLAINTS)
-    )
+@pytest.mark.parametrize("method", ["fedproto", "fedloo"])  # fedloo has a second view that all sites share
+def test_texts_federate_as_without_a_network_and_never_leave(method: str, tmp_path: Path) -> None:
+    settings = ("rounds=2", "patience=0.1", "training.lr=0.1", f"method.name={method}")
+    base = places.base(tmp_path / "base", *settings, tls=False, classes=list(COMPLAINTS))
     parties = sites(tmp_path, base)
     wire = grid.Wire([SiteService(site).handle for site in parties])
     Coordinator(base, lambda status, news: None, carrier=wire).serve()

@@ -190,7 +190,10 @@ class Site:
     @cached_property
     def maker(self) -> ModelMaker:
         """The maker that fits models to the task and to the shape of this site's samples."""
-        return ModelMaker(self.task.models, self.dataset.shape, len(self.task.classes), self.device)
+        task = self.task
+        return ModelMaker(
+            task.models, self.dataset.shape, len(task.classes), self.device, task.method.needs.common_view
+        )
 
     @cached_property
     def device(self) -> str:
