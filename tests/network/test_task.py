@@ -62,7 +62,7 @@ def test_a_task_is_read_as_it_was_written(method: str, tmp_path: Path) -> None:
 CHANGES = [
     *('classes=["dog", "cat"]', "rounds=51", "fraction=0.5", "quorum=3", "deadline=1.0", "patience=61.0", "seed=2"),
     *("shape=[8]", "method.pull=2.0", "models.dim=64", "training.lr=0.02", "evaluation.every=2", "limits.norm=10.0"),
-    'filters=["clip"]',
+    *('filters=["clip"]', "protect=true"),
 ]
 
 
