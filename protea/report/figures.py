@@ -335,7 +335,7 @@ def gain(figure: Figure, content: Plain) -> bool:
         axes.plot(ends, [place, place], color=colour, linewidth=1.2, zorder=1)
         axes.scatter(ends, [place, place], s=14, facecolor=["white", colour], edgecolor=colour, linewidths=1, zorder=2)
     names = (content["comparison"]["against"], found[0]["label"])
-    grey = {"s": 14, "edgecolor": "0.3", "linewidths": 1}
+    grey: Any = {"s": 14, "edgecolor": "0.3", "linewidths": 1}
     axes.scatter([], [], facecolor="white", label=names[0], **grey)
     axes.scatter([], [], facecolor="0.3", label=names[1], **grey)
     axes.set(xlabel="accuracy (%)", ylabel="client")

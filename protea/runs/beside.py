@@ -7,18 +7,8 @@ from dataclasses import replace
 
 from protea.runs.answers import RunAnswers
 from protea.runs.directory import RunDirectory
-from protea.runs.gain import Gain, gain
+from protea.runs.gain import Gain, gain, is_alone_of, is_local
 from protea.runs.result import Result
-
-
-def is_local(method: str) -> bool:
-    """Whether a method's name, with or without a variant, is that of training without any federation."""
-    return method.partition(" ")[0].partition("@")[0] == "local"
-
-
-def is_alone_of(other: str, method: str) -> bool:
-    """Whether one name is that of the other method with every client alone: ``fedproto alone`` of ``fedproto``."""
-    return {*other.split()} == {*method.split(), "alone"} != {*method.split()}
 
 
 def gains_beside(results: Sequence[Result]) -> list[dict[str, Gain]]:

@@ -14,10 +14,10 @@ from typing import Any
 
 from protea.config.words import MEASURES
 from protea.core.errors import ConfigError
-from protea.runs.beside import is_local
 from protea.runs.compared_gains import LabelledRun, MethodGain, method_gains
 from protea.runs.compared_number import ComparedNumber, choose_number, refuse_unknown
 from protea.runs.directory import RunDirectory
+from protea.runs.gain import is_local
 from protea.runs.reader import RunReader, find, unwell
 from protea.runs.settings_diff import (
     SAME,

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.runs.answers import RunAnswers
-from protea.runs.beside import is_alone_of, is_local
-from protea.runs.gain import Gain, gain
+from protea.runs.gain import Gain, gain, is_alone_of, is_local
 from protea.runs.reader import RunReader
 from protea.runs.settings_diff import settings
 

@@ -111,6 +111,16 @@ def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in table.items() if value is not None}
 
 
+def is_local(method: str) -> bool:
+    """Whether a method's name, with or without a variant, is that of training without any federation."""
+    return method.partition(" ")[0].partition("@")[0] == "local"
+
+
+def is_alone_of(other: str, method: str) -> bool:
+    """Whether one name is that of the other method with every client alone: ``fedproto alone`` of ``fedproto``."""
+    return {*other.split()} == {*method.split(), "alone"} != {*method.split()}
+
+
 def gain(pairs: Sequence[tuple[RunAnswers, RunAnswers]]) -> Gain | None:
     """Give the gain of the first of each pair of runs over the second; None where no client has answers in both.
 

@@ -21,8 +21,8 @@ from protea.evaluation.protocols import best_round
 from protea.federation.record import Record
 from protea.methods.local import Local
 from protea.models.architectures import count_parameters
-from protea.runs.beside import is_local
 from protea.runs.compared_gains import MethodGain, method_gains
+from protea.runs.gain import is_local
 from protea.runs.observers import Observer
 from protea.runs.reader import RunReader, unwell
 from protea.runs.run import Run
@@ -194,7 +194,7 @@ class TableResults:
 
         A row's runs and those beside it are compared in pairs of the same seed and split.
         """
-        found = {}
+        found: dict[tuple[str, str], MethodGain] = {}
         for cell in self.plan.cells:
             here = {each.path for each in (*self.plan.runs, *self.plan.controls) if each.cell == cell}
             readers = [reader for path, reader in self.readers.items() if path in here]

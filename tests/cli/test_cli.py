@@ -66,7 +66,8 @@ def test_the_final_table_is_whole_in_80_columns(command: Command):
     done = command("run", "exp.toml", "method.name=fedproto@htfllib", "--beside", "local")
     assert "…" not in done.out and max(map(len, done.lines)) <= 80
     accuracy = [line.rpartition("accuracy ")[2].split()[0] for line in done.lines if " round 3/3 " in line]
-    rows = {line.split()[0]: line.split()[1] for line in done.lines if len(line.split()) > 1}
+    table = done.lines[: done.lines.index(next(line for line in done.lines if line.startswith("Gain over")))]
+    rows = {line.split()[0]: line.split()[1] for line in table if len(line.split()) > 1}
     assert [rows["fedproto@htfllib"], rows["local"]] == accuracy and "majority" in rows
 
 
