@@ -20,6 +20,7 @@ pytest.importorskip("ray", reason="lacking: extra ray")
 
 import ray
 import toy
+from night import by_night
 from ray import cloudpickle
 from test_processes import WAITING, Frail, begin, ends, gone, linux, method_of, session, until, without_cost
 
@@ -86,7 +87,7 @@ def federation(engine: Any, rounds: int = 3, watch: Watch = ignore, **options: A
 
 @pytest.mark.parametrize(
     ("method", "first", "then"),
-    [(FedTGP(), replace(TWO, address="auto"), Engine("inline")), (FedPKD(), Engine("inline"), TWO)],
+    [(FedTGP(), replace(TWO, address="auto"), Engine("inline")), *by_night((FedPKD(), Engine("inline"), TWO))],
     ids=["there and back", "here and there"],
 )
 def test_a_run_goes_on_in_another_engine(method: Method[Any, Any], first: Engine, then: Engine, tmp_path: Path):
@@ -166,6 +167,7 @@ def test_errors_are_replies_and_who_takes_too_long_is_ended_and_ctrl_c_ends_all(
 
 
 @linux
+@pytest.mark.nightly
 def test_ctrl_c_leaves_no_process_and_a_run_that_can_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With a Ray that the run has started for itself."""
     monkeypatch.chdir(tmp_path)
