@@ -33,6 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -seconds.get(group_of(item), 0.0))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse to run slowly: a pytest that is too new for xdist ignores the groups."""
+    if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError("pytest-xdist cannot group tests with this pytest.  Install what constraints.txt says.")
+
+
 def group_of(item: pytest.Item) -> str:
     marker = item.get_closest_marker("xdist_group")
     assert marker is not None

@@ -20,6 +20,7 @@ pytest.importorskip("ray", reason="lacking: extra ray")
 
 import ray
 import toy
+from night import by_night
 from ray import cloudpickle
 from test_processes import WAITING, Frail, begin, ends, gone, linux, method_of, session, until, without_cost
 
@@ -88,8 +89,7 @@ def federation(engine: Any, rounds: int = 3, watch: Watch = ignore, **options: A
     ("method", "alone", "first", "then"),
     [
         (FedTGP(), False, replace(TWO, address="auto"), Engine("inline")),
-        (FedPKD(), False, Engine("inline"), TWO),
-        (FedPKD(), True, TWO, Engine("inline")),
+        *by_night((FedPKD(), False, Engine("inline"), TWO), (FedPKD(), True, TWO, Engine("inline"))),
     ],
     ids=["there and back", "here and there", "each client alone"],
 )
@@ -172,6 +172,7 @@ def test_errors_are_replies_and_who_takes_too_long_is_ended_and_ctrl_c_ends_all(
 
 
 @linux
+@pytest.mark.nightly
 def test_ctrl_c_leaves_no_process_and_a_run_that_can_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With a Ray that the run has started for itself."""
     monkeypatch.chdir(tmp_path)

@@ -72,6 +72,7 @@ def states(folder: Path) -> dict[str, bytes]:
 
 
 @linux
+@pytest.mark.nightly
 def test_a_killed_actor_and_a_removed_node_change_nothing(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

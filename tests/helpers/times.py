@@ -23,8 +23,8 @@ def measure(reports: Iterable[object]) -> list[str]:
     groups, folders, tests = Counter[str](), Counter[str](), Counter[str]()
     for report in reports:
         if isinstance(report, pytest.TestReport):
-            test, _, group = report.nodeid.rpartition("@")
-            _, *folder, _ = Path(test.partition("::")[0]).parts
+            group = report.nodeid.rpartition("@")[2]
+            _, *folder, _ = Path(report.nodeid.partition("::")[0]).parts
             groups[group] += report.duration  # type: ignore[assignment]
             folders["/".join(folder)] += report.duration  # type: ignore[assignment]
             tests["/".join(folder)] += report.when == "call"
