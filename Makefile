@@ -9,7 +9,8 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 .PHONY: demo test nightly times network lint types bench fuzz clean
 
 demo: $(READY)
-	$(BIN)/protea run examples/digits.toml --beside local --report
+	$(BIN)/protea run examples/demo.toml --beside fedproto --beside local --beside alone --out runs/demo --resume --report
+	$(BIN)/protea compare runs/demo runs/demo-fedproto runs/demo-local runs/demo-alone --clients
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto

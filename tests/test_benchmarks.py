@@ -65,7 +65,8 @@ def test_the_plain_loop_does_the_same_work(method: str, measure: Any) -> None:
         ours = list(federation(experiment, factory, engine).run())
     for one, other in zip(theirs, ours, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-3)
-        assert one.accuracy == pytest.approx({rule: score.weighted for rule, score in other.test.items()}, abs=0.02)
+        rules = {rule: score.weighted for rule, score in other.test.items() if rule != "blend"}  # which it does not do
+        assert one.accuracy == pytest.approx(rules, abs=0.02)
 
 
 def test_growth_is_against_the_smallest_value(measure: Any, monkeypatch: pytest.MonkeyPatch) -> None:

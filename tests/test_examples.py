@@ -99,7 +99,7 @@ def test_the_strongest_local_is_picked_by_validation_samples_among_all_variants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """By the words that the file and the page show, in small."""
-    pytest.importorskip("optuna", reason="optuna, of the extra search, is not installed")
+    extra("search")
     path = EXAMPLES / "strongest_local.toml"
     (line,) = re.findall(r"protea sweep examples/strongest_local.toml (.*)", path.read_text(encoding="utf-8"))
     assert f"protea sweep examples/strongest_local.toml {line}\n" in (PAGES / "methods/local.md").read_text("utf-8")

@@ -247,7 +247,7 @@ def test_every_flag_of_both_libraries_is_in_the_guide():
 
 def test_every_family_and_method_is_in_the_guide():
     found = {span.partition("@")[0] for span in spans(GUIDE)}
-    assert not set(registry.table("methods")) - found
+    assert not set(registry.table("methods")) - {"fedloo"} - found  # Protea's own, which nobody comes from
     assert (
         not set(FAMILIES) - {"tiny5", "fedpagr5", "minilm3", "clinicalbert3"} - found
     )  # these two are not of any code that users come from

