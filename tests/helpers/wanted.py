@@ -56,11 +56,11 @@ def summary(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> list
     for report in skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if found := re.search(r"lacking: (.+)", reason):
-            wants[found[1]] += 1
+            wants.update(found[1].split(", "))
             places[report.nodeid.partition("::")[0].removeprefix("tests/").rpartition(".")[0]] += 1
     if not wants:
         return []
-    extras = sorted(want.removeprefix("extra ") for want in wants if want.startswith("extra "))
+    extras = sorted(want.removeprefix("extra ") for want in wants if want.startswith("extra "))  # names, each once
     return [
         f"Not here: {', '.join(sorted(wants))}.",
         f"Skipped for that: {', '.join(f'{place} ({count})' for place, count in sorted(places.items()))}.",

