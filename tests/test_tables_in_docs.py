@@ -319,3 +319,10 @@ def test_the_iid_split_of_pfllib_is_uneven():
     labels = np.repeat(np.arange(10), 180)
     sizes = [len(p) for p in pathological(labels, 10, classes_per_client=10, seed=1, dialect="pfllib")]
     assert 0.4 < sizes[-1] / 1800 < 0.5 and max(sizes[:-1]) < 180
+
+
+def test_every_test_that_a_page_names_is_there():
+    root = Path(__file__).parents[1]
+    pages = [*root.glob("*.md"), *root.glob("docs/**/*.md")]
+    named = {(page.name, path) for page in pages for path in re.findall(r"\btests/[\w/]+\.py\b", page.read_text())}
+    assert named and {(page, path) for page, path in named if not (root / path).is_file()} == set()
