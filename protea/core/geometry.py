@@ -17,9 +17,12 @@ from torch import Tensor
 
 from protea.core import row_pairs
 from protea.core.prototypes import Prototypes
+from protea.core.simplex import nearest_simplex
+from protea.core.simplex import simplex as simplex
 
 Stop = Literal["tangential", "code"]
 Pairs = Literal["dense", "sparse"]
+Solver = Literal["iterate", "exact", "lbfgs"]
 
 APART = 0.1  # how far equal rows are moved before they repel each other
 
@@ -104,6 +107,7 @@ class Alignment:
 def align(
     vectors: Tensor,
     *,
+    solver: Solver = "iterate",
     momentum: float = 0.9,
     lr: float = 0.1,
     decay: float = 0.95,
@@ -112,13 +116,12 @@ def align(
     stop: Stop = "tangential",
     tol: float = 1e-4,
 ) -> Alignment:
-    """Spread the directions of rows over the unit sphere: ProtoNorm's Algorithm 1, a solver of Thomson's problem.
+    """Spread the directions of rows over the unit sphere: solve Thomson's problem, as ProtoNorm's server does.
 
-    ``momentum`` is mu, ``lr`` is eta, multiplied by ``decay`` after ``every`` steps.
-    ``tangential`` stops once the residual is below ``tol``.  ``code`` is the authors' rule, which
-    from step 10 on waits until the mean force, to four decimals, has stayed the same ten times;
-    as most of it is the constant radial part, that is often soon.  It also decays after the very
-    first step.
+    ``iterate`` is the paper's Algorithm 1, see :func:`_iterated`, of which the other settings are.  ``exact`` gives
+    the optimum itself, the regular simplex that is nearest to the rows, in one step; it needs
+    ``classes <= dim + 1``.  ``lbfgs`` is for more classes than that: it ends in a lower energy, and takes ``steps``
+    and ``tol`` only.
 
     Equal rows would stay together for ever, and are moved apart first, always in the same way.
     A zero row has no direction and is refused with :class:`ValueError`.
@@ -126,12 +129,37 @@ def align(
     >>> found = align(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.8, -0.1]]))
     >>> (found.vectors @ found.vectors.T)[0, 1:].round(decimals=2).tolist()  # 120 degrees apart
     [-0.5, -0.5]
+    >>> found = align(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.8, -0.1]]), solver="exact")
+    >>> found.steps, (found.vectors @ found.vectors.T)[0, 1:].round(decimals=4).tolist()
+    (1, [-0.5, -0.5])
     """
     for row in (~has_direction(vectors)).nonzero()[:, 0].tolist():
         length = torch.linalg.vector_norm(vectors[row]).item()
         raise ValueError(f"row {row} has no direction: its length is {length}.  Leave absent classes out.")
     start = _apart(F.normalize(vectors, dim=1))
+    if solver == "exact":
+        best = nearest_simplex(start)
+        return Alignment(best, 1, energy(best), _residual(best, forces(best)))
     x, axes = _own_axes(start)
+    if solver == "lbfgs":
+        x, taken = _descended(x, steps, tol)
+    else:
+        x, taken = _iterated(x, momentum, lr, decay, every, steps, stop, tol)
+    found = start if taken == 0 else x if axes is None else x @ axes
+    return Alignment(found, taken, energy(x), _residual(x, forces(x)))
+
+
+def _iterated(
+    x: Tensor, momentum: float, lr: float, decay: float, every: int, steps: int, stop: Stop, tol: float
+) -> tuple[Tensor, int]:
+    """Run ProtoNorm's Algorithm 1 from unit rows; return where it ends, and after how many steps.
+
+    ``momentum`` is mu, ``lr`` is eta, multiplied by ``decay`` after ``every`` steps.
+    ``tangential`` stops once the residual is below ``tol``.  ``code`` is the authors' rule, which
+    from step 10 on waits until the mean force, to four decimals, has stayed the same ten times;
+    as most of it is the constant radial part, that is often soon.  It also decays after the very
+    first step.
+    """
     twos = _twos(x)
     velocity, taken, before, repeats = torch.zeros_like(x), 0, -1.0, 0
     for step in range(steps):
@@ -150,8 +178,34 @@ def align(
             before = size
             if repeats == 10:
                 break
-    found = start if taken == 0 else x if axes is None else x @ axes
-    return Alignment(found, taken, energy(x), _residual(x, forces(x)))
+    return x, taken
+
+
+def _descended(x: Tensor, steps: int, tol: float) -> tuple[Tensor, int]:
+    """Go down the energy from unit rows by L-BFGS, in double precision; return where it ends, and after what steps.
+
+    Rows of any length stand for their directions; of the gradient that leaves the part along the sphere.  The result
+    is kept only if its energy is lower than that of the start.
+    """
+    start = x.double()
+    point = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [point], max_iter=steps, tolerance_grad=tol * len(x) / 2, tolerance_change=0, line_search_fn="strong_wolfe"
+    )
+
+    def slope() -> Tensor:
+        at = point.detach()
+        lengths = torch.linalg.vector_norm(at, dim=1, keepdim=True)
+        unit = at / lengths
+        force = forces(unit)
+        point.grad = (unit * (unit * force).sum(1, keepdim=True) - force) / lengths
+        return torch.tensor(energy(unit), dtype=torch.float64)
+
+    optimizer.step(slope)
+    found = F.normalize(point.detach(), dim=1)
+    if not energy(found) < energy(start):
+        return x, 0
+    return found.to(x), int(optimizer.state[point]["n_iter"])
 
 
 @torch.no_grad()
@@ -194,31 +248,6 @@ def refine(
     found = torch.zeros_like(start)
     found[here] = F.normalize(point, dim=1)
     return found
-
-
-def simplex(classes: int, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Return unit rows ``(classes, dim)`` with equal and largest distances: every cosine is ``-1 / (classes - 1)``.
-
-    This is the optimum of :func:`align` where ``classes <= dim + 1``; more classes raise :class:`ValueError`.
-
-    >>> rows = simplex(3, 2)
-    >>> (rows @ rows.T)[0].round(decimals=2).tolist()
-    [1.0, -0.5, -0.5]
-    """
-    if not 1 <= classes <= dim + 1:
-        raise ValueError(
-            f"{classes} classes cannot all be equally far apart in {dim} dimensions: at most {dim + 1} can."
-        )
-    rows = torch.zeros(classes, dim, dtype=dtype)
-    if classes == 1:
-        rows[0, 0] = 1.0
-        return rows
-    # Helmert's basis of the vectors that sum to zero: row k sets class k + 1 against all before it.
-    k = torch.arange(1, classes, dtype=torch.float64)
-    basis = torch.ones(classes - 1, classes, dtype=torch.float64).tril() / (k * (k + 1)).sqrt().unsqueeze(1)
-    basis.diagonal(1).copy_(-(k / (k + 1)).sqrt())
-    rows[:, : classes - 1] = F.normalize(basis.T, dim=1).to(rows.dtype)
-    return rows
 
 
 def _residual(x: Tensor, force: Tensor) -> float:

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from protea import Client, Prototypes, Server, Upload, geometry
+from protea.core.errors import ConfigError
 from protea.core.ranges import Fraction
 from protea.methods.fedproto import FedProto
 
@@ -32,6 +33,7 @@ class ProtoNorm(FedProto):
 
     scale: PositiveFloat = 10.0  # tuned to data and dim: the paper has 100 to 400 with dim 512
     alignment: Literal["thomson", "unit", "none"] = "thomson"
+    solver: geometry.Solver = "iterate"  # of Thomson's problem: the paper's, or exact, or lbfgs
     first: Literal["nothing", "random"] = "nothing"  # what clients get in the first round
     momentum: Fraction = 0.9
     lr: PositiveFloat = 0.1
@@ -47,6 +49,12 @@ class ProtoNorm(FedProto):
     }
 
     def start_server(self, server: Server) -> None:
+        if self.solver == "exact" and server.classes > server.dim + 1:
+            raise ConfigError(
+                f'method.solver="exact" finds the simplex, which {server.classes} classes have not in {server.dim} '
+                f"dimensions: at most {server.dim + 1} can be equally far apart.  Set method.solver=lbfgs, or "
+                f"models.dim={server.classes - 1} or more."
+            )
         if self.first == "random":
             vectors = F.normalize(torch.randn(server.classes, server.dim), dim=1).to(server.device)
             server.memory["prototypes"] = Prototypes(vectors, vectors.new_ones(server.classes))
@@ -73,6 +81,6 @@ class ProtoNorm(FedProto):
         if self.alignment == "unit":
             return F.normalize(vectors, dim=1)
         return geometry.align(
-            vectors, momentum=self.momentum, lr=self.lr, decay=self.decay, every=self.every,
+            vectors, solver=self.solver, momentum=self.momentum, lr=self.lr, decay=self.decay, every=self.every,
             steps=self.steps, stop=self.stop, tol=self.tol,
         ).vectors  # fmt: skip

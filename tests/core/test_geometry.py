@@ -277,6 +277,60 @@ def test_opposite_and_many_equal_rows_give_no_nan():
         torch.testing.assert_close(found.vectors.norm(dim=1), torch.ones(len(start), dtype=start.dtype))
 
 
+# The other solvers
+
+
+@pytest.mark.parametrize(("classes", "dim"), [(1, 3), (2, 2), (5, 4), (10, 64), (50, 64), (100, 512)])
+def test_the_exact_solver_gives_a_simplex_in_one_step(classes: int, dim: int):
+    found = geometry.align(directions(classes, dim), solver="exact")
+    cosines = found.vectors @ found.vectors.T
+    expected = torch.full_like(cosines, -1 / max(1, classes - 1)).fill_diagonal_(1.0)
+    assert found.steps == 1 and torch.allclose(cosines, expected, atol=1e-9) and found.residual < 1e-9
+
+
+@given(st.integers(2, 8), st.integers(0, 5), st.integers(0, 99))
+@settings(max_examples=30)
+def test_no_other_simplex_is_nearer_than_the_exact_one(classes: int, more: int, seed: int):
+    start = directions(classes, classes - 1 + more, seed)
+    found = geometry.align(start, solver="exact").vectors
+    turned = found @ rotation(start.shape[1], seed + 1)
+    assert (found - start).square().sum() <= (turned - start).square().sum() + 1e-9
+
+
+def test_the_exact_solver_leaves_a_simplex_where_it_is_and_turns_with_space():
+    best = geometry.simplex(6, 9, torch.float64) @ rotation(9)
+    assert torch.allclose(geometry.align(best, solver="exact").vectors, best, atol=1e-9)
+    start, turn = directions(6, 9), rotation(9, 5)
+    one, other = (geometry.align(x, solver="exact").vectors for x in (start, start @ turn))
+    assert torch.allclose(one @ turn, other, atol=1e-9)
+
+
+def test_the_exact_solver_parts_rows_at_one_point_and_needs_room():
+    found = geometry.align(rows([1, 0, 0], [1, 0, 0], [0, 1, 0]), solver="exact").vectors
+    assert torch.allclose(found @ found.T, torch.full((3, 3), -0.5, dtype=torch.float64).fill_diagonal_(1), atol=1e-9)
+    with pytest.raises(ValueError, match="5 classes cannot all be equally far apart in 3 dimensions"):
+        geometry.align(directions(5, 3), solver="exact")
+
+
+@pytest.mark.parametrize(("classes", "dim"), [(12, 3), (60, 16)])
+def test_lbfgs_ends_lower_than_the_iteration(classes: int, dim: int):
+    start = directions(classes, dim)
+    lower, paper = geometry.align(start, solver="lbfgs", tol=1e-7), geometry.align(start, tol=0)
+    assert lower.energy < paper.energy and lower.residual < paper.residual
+    assert torch.allclose(torch.linalg.vector_norm(lower.vectors, dim=1), torch.ones(classes, dtype=torch.float64))
+
+
+def test_lbfgs_finds_the_icosahedron():
+    cosines = (found := geometry.align(directions(12, 3), solver="lbfgs", tol=1e-9).vectors) @ found.T
+    nearest = cosines.fill_diagonal_(-1).amax(1)
+    assert torch.allclose(nearest, torch.full_like(nearest, 1 / math.sqrt(5)), atol=1e-4)
+
+
+def test_lbfgs_leaves_what_is_at_rest():
+    best = geometry.simplex(5, 8, torch.float64)
+    assert geometry.align(best, solver="lbfgs").energy == pytest.approx(geometry.energy(best), abs=1e-9)
+
+
 def test_a_row_without_direction_is_refused_by_name():
     with pytest.raises(ValueError, match=r"row 1 has no direction: its length is 0\.0"):
         geometry.align(rows([1, 0], [0, 0]))
