@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from protea.config import registry
 from protea.config.families import Models
 from protea.config.sections import Checkpoint, Data, Engine, Evaluation, Faults, Limits, participants
-from protea.config.toml import Table, check_settings, override, settings_from_table, to_table
+from protea.config.toml import Table, check_settings, override, read_toml, settings_from_table, to_table
 from protea.config.words import label_with
 from protea.core.choices import choice_of, list_of
 from protea.core.errors import ConfigError
@@ -108,14 +107,14 @@ def check_method(method: Any) -> None:
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read the experiment in a TOML file, with ``a.b=c`` changes, and check it."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist.  examples/digits.toml is one to start from.") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
-    return experiment_with_changes(table, overrides, str(path))
+    return experiment_with_changes(read_toml(text, str(path)), overrides, str(path))
 
 
 def experiment_with_changes(table: Table, overrides: Sequence[str], where: str) -> Experiment:

@@ -196,7 +196,7 @@ class Limits:
     """``[limits]``: uploads beyond these are refused."""
 
     upload: Size = "256MB"
-    norm: Annotated[float, Field(gt=0)] = 1e6  # of a prototype, or any other row of numbers
+    norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e6  # of a prototype, or any other row of numbers
     quarantine: NonNegativeInt = 3  # refusals in a row, after which a client is not asked any more; 0 for never
 
 

@@ -25,6 +25,16 @@ from protea.core.errors import ConfigError, PluginError, nearest
 Table = dict[str, Any]
 
 
+def read_toml(text: str, where: str) -> Table:
+    """Return the tables of a TOML text; raise :class:`ConfigError`, beginning with ``where``, for anything else."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where} is not a TOML file: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{where} is not a file of settings: its tables and lists are nested too deep.") from None
+
+
 def settings_from_table(kind: type[Any], table: object, where: str, path: str = "", tag: str = "") -> Any:
     """Make an object of ``kind`` from its table; errors name the file ``where`` and the ``path`` of the setting in it.
 

@@ -31,6 +31,8 @@ class Dataset:
             raise DataError(f"{len(self.x)} inputs but {len(self.y)} labels: one label for each input is needed.")
         if not len(self.y):
             raise DataError("The data set is empty.")
+        if odd := [name for name in self.names if not name.isprintable()]:
+            raise DataError(f"The class name {odd[0]!r} holds characters that no screen can show.  Rename the class.")
         if not 0 <= self.tests < len(self.y):
             raise DataError(
                 f"{self.tests} of {len(self.y)} samples are marked as test samples: none is left to train on."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from protea.config import registry
 from protea.config.experiment import method_label
 from protea.config.families import AdapterKind, Models
 from protea.config.sections import Evaluation, Limits
-from protea.config.toml import Table, override, settings_from_table, to_table
+from protea.config.toml import Table, override, read_toml, settings_from_table, to_table
 from protea.config.words import ALONE, Protocol
 from protea.core.choices import choice_of, list_of
 from protea.core.errors import ConfigError
@@ -31,6 +30,18 @@ from protea.core.training import Training
 from protea.data.convert import to_inputs
 from protea.federation.played import played_method
 from protea.models.maker import ModelMaker
+
+MONTH = 30 * 24 * 3600.0  # seconds
+LARGEST: dict[str, float] = {  # what a task may ask of its sites
+    "rounds": 1_000_000,
+    "deadline": MONTH,
+    "patience": MONTH,
+    "models.dim": 65_536,
+    "training.epochs": 10_000,
+    "training.batch": 1_000_000,
+    "classes": 100_000,
+}
+NAME = 200  # characters of a class's name, at most
 
 
 @dataclass(frozen=True)
@@ -91,10 +102,7 @@ def load_task(path: Path) -> Task:
 
 def parse_task(text: str, where: str) -> Task:
     """Read a task from TOML, and check it; errors begin with ``where``."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where} is not a TOML file: {error}") from error
+    table = read_toml(text, where)
     if ALONE in table:
         raise ConfigError(
             f"{where}: {ALONE} is for simulations: a site that trains alone needs no network.  Remove it, and compare "
@@ -181,8 +189,32 @@ def refuse_shapeless(task: Task, where: str) -> None:
         ) from error
 
 
+def refuse_excess(task: Task, where: str) -> None:
+    """Raise :class:`ConfigError` for numbers by which a task would never end, or fill the memory of its sites."""
+    asked = {
+        "rounds": task.rounds,
+        "deadline": task.deadline,
+        "patience": task.patience,
+        "models.dim": task.models.dim,
+        "training.epochs": task.training.epochs,
+        "training.batch": task.training.batch,
+        "classes": len(task.classes),
+    }
+    for name, value in asked.items():
+        if not value <= LARGEST[name]:
+            has = f"{value:,} of them" if name == "classes" else f"{value:,}"
+            raise ConfigError(f"{where}: {name}: {has}; at most {LARGEST[name]:,} is taken.")
+    for name in task.classes:
+        if not name.isprintable() or not 0 < len(name) <= NAME:
+            raise ConfigError(
+                f"{where}: classes: {name[:NAME]!r} is no name that a screen can show.  Use 1 to {NAME} printable "
+                f"characters."
+            )
+
+
 def check_task(task: Task, where: str) -> None:
     """Raise :class:`ConfigError` for a task that cannot run, before any work."""
+    refuse_excess(task, where)
     if len(task.classes) < 2 or len(set(task.classes)) < len(task.classes):
         raise ConfigError(f"{where}: classes must be two or more different names; found {list(task.classes)}.")
     if not isinstance(task.method, Method):

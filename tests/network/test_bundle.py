@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -79,6 +80,25 @@ def locked(files: Files) -> bytes:
     return bytes(content)
 
 
+def with_packed_point(key: bytes) -> bytes:
+    """A site's key whose public point has the mark of the compressed form."""
+    return changed_pem(key, lambda body: body.replace(b"\x00\x00\x00\x61\x04", b"\x00\x00\x00\x61\x02"))
+
+
+def of_version_eight(certificate: bytes) -> bytes:
+    """A certificate that says it is of X.509's version 8, of which there are three."""
+    return changed_pem(certificate, lambda body: body.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07", 1))
+
+
+def changed_pem(content: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """A PEM file with other bytes in it."""
+    first, *lines, last = content.strip().splitlines()
+    before = base64.b64decode(b"".join(lines))
+    after = change(before)
+    assert after != before
+    return b"\n".join([first, base64.b64encode(after), last, b""])
+
+
 BAD: dict[str, tuple[Callable[[Files], bytes], str]] = {
     "nothing": (lambda files: b"", "not a bundle of Protea's"),
     "no zip": (lambda files: b"PK rubble" * 50, "not a bundle of Protea's"),
@@ -115,6 +135,33 @@ BAD: dict[str, tuple[Callable[[Files], bytes], str]] = {
     "a key of another kind": (
         lambda files: zipped(list({**files, "coordinator.pub": public_of_site(make_site_key()[0])}.items())),
         "The coordinator's key is not",
+    ),
+    "denser than samples are": (
+        lambda files: pack_bundle(
+            Invitation(FORMAT, "north", 0, "localhost:8443", True),
+            {**without(files, "bundle.json"), "public.safetensors": bytes(8 * SMALL)},
+        ),
+        "public.safetensors says that .* bytes unpack to 8,388,608",
+    ),
+    "a name that writes on the screen": (
+        lambda files: zipped(list(told(files, site="north\x1b[2J").items())),
+        r"its site is 'north\\x1b\[2J'",
+    ),
+    "an address that does": (
+        lambda files: zipped(list(told(files, address="h:1\r").items())),
+        "its address is",
+    ),
+    "a task that is nested too deep": (
+        lambda files: zipped(list({**files, "task.toml": b"a = " + b"[" * 100_000}.items())),
+        "nested too deep",
+    ),
+    "a key with a point that is packed": (
+        lambda files: zipped(list({**files, "site.key": with_packed_point(files["site.key"])}.items())),
+        "The site's key cannot be read",
+    ),
+    "a certificate of a version that is not": (
+        lambda files: zipped(list({**files, "ca.crt": of_version_eight(files["ca.crt"])}.items())),
+        "The certificate cannot be read",
     ),
     "a certificate that is none": (lambda files: zipped(list({**files, "ca.crt": b"-"}.items())), "The certificate"),
 }

@@ -188,3 +188,30 @@ def test_a_task_cannot_bring_code_to_a_site(change: str) -> None:
     table = {"classes": ["a", "b"], "method": {"name": "fedproto"}}
     with pytest.raises(ConfigError, match="it cannot bring code to others"):
         new_task(table, [change])
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("models.dim = 2000000000", "models.dim: 2,000,000,000; at most 65,536"),
+        ("training.epochs = 1000000000000", "training.epochs"),
+        ("training.batch = 1000000000000", "training.batch"),
+        ("rounds = 1000000000000", "rounds"),
+        ("deadline = inf", "deadline"),
+        ("deadline = nan", "deadline"),
+        ("patience = 1e300", "patience"),
+        ("limits.norm = inf", r"limits\.norm"),
+    ],
+)
+def test_numbers_by_which_it_would_never_end_are_refused_by_name(line: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        parse_task(f'classes = ["cat", "dog"]\n{line}', "task.toml")
+
+
+@pytest.mark.parametrize("name", ["\\u001b[2Jcat", "cat\\n", "\\u202etac", "", "c" * 201])
+def test_class_names_that_would_write_on_a_screen_are_refused(name: str) -> None:
+    assert "no name that a screen can show" in refused(f'classes = ["{name}", "dog"]')
+
+
+def test_tables_that_are_nested_too_deep_are_refused_and_do_not_end_the_process() -> None:
+    assert "nested too deep" in refused(f"a = {'[' * 100_000}")

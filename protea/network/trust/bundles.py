@@ -19,7 +19,9 @@ from protea.network.trust.keys import coordinator_key, public_of_site, refuse_no
 FILES = {"bundle.json", "task.toml", "coordinator.pub", "ca.crt", "site.key", "public.safetensors"}
 LARGEST = {"public.safetensors": 4 * 2**30}  # bytes that a file in a bundle may have
 SMALL = 2**20  # bytes that the other files may have
+DENSE = 100  # times as large as its packed form a file may be; what is denser was made to fill a disk
 FORMAT = 1
+LONGEST = 300  # characters of a site's name, or of an address
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,15 @@ def read_bundle(path: Path) -> dict[str, bytes]:
             large = [info for info in infos if info.file_size > LARGEST.get(info.filename, SMALL)]
             if large or len(set(names)) < len(names):
                 raise ConfigError(f"{path} is not a bundle of Protea's: a file is in it twice, or too large.")
+            if dense := [info for info in infos if info.file_size > SMALL + DENSE * info.compress_size]:
+                raise ConfigError(
+                    f"{path} is not a bundle of Protea's: {dense[0].filename} says that {dense[0].compress_size:,} "
+                    f"bytes unpack to {dense[0].file_size:,}."
+                )
             files = {info.filename: archive.read(info) for info in infos}
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # the last: packed as we never do
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:  # packed otherwise
         raise ConfigError(f"{path} is not a bundle of Protea's: {error}.") from error
     invitation = read_invitation(files.get("bundle.json", b""), str(path))
     needed = {"task.toml", "coordinator.pub"} | ({"ca.crt", "site.key"} if invitation.tls else set())
@@ -144,6 +151,9 @@ def read_invitation(content: bytes, where: str) -> Invitation:
         invitation: Invitation = _INVITATION.validate_json(content)
     except (ValueError, ValidationError) as error:
         raise ConfigError(f"{where} is not a bundle of Protea's: bundle.json cannot be read: {error}") from error
+    for name, text in (("site", invitation.site), ("address", invitation.address)):
+        if not text.isprintable() or len(text) > LONGEST:
+            raise ConfigError(f"{where} is not a bundle of Protea's: its {name} is {text[:LONGEST]!r}.")
     if invitation.format != FORMAT:
         raise ConfigError(f"{where} has format {invitation.format}; this version of Protea reads {FORMAT}.")
     return invitation

@@ -33,6 +33,13 @@ from protea.core.files import write_bytes
 
 YEARS = 10  # that the CA is valid; the server's certificate has two, and is made anew at every start
 SIGNATURE = 64  # bytes
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    NotImplementedError,
+    x509.InvalidVersion,
+)  # keys, certificates
 HERE = ("localhost", "127.0.0.1", "::1")  # names of this machine, for itself
 
 
@@ -92,7 +99,7 @@ def public_of_site(private: bytes) -> bytes:
     """Return the public key to a site's private one; raise :class:`ConfigError` for what is no such key."""
     try:
         key = load_ssh_private_key(private, None)
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"The site's key cannot be read: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ConfigError("The site's key is not an EC key.")
@@ -144,7 +151,7 @@ def coordinator_key(public: bytes) -> ed25519.Ed25519PublicKey:
     """Read the coordinator's public key; raise :class:`ConfigError` for what is none."""
     try:
         key = load_pem_public_key(public)
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"The coordinator's key cannot be read: {error}") from error
     if not isinstance(key, ed25519.Ed25519PublicKey):
         raise ConfigError("The coordinator's key is not an Ed25519 key.")
@@ -155,7 +162,7 @@ def refuse_no_certificate(content: bytes) -> None:
     """Raise :class:`ConfigError` unless this is a certificate."""
     try:
         x509.load_pem_x509_certificate(content)
-    except ValueError as error:
+    except UNREADABLE as error:
         raise ConfigError(f"The certificate cannot be read: {error}") from error
 
 
