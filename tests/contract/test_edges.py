@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import toy
-from every import METHODS, every_method, parameters
+from every import FULL, METHODS, every_method, parameters
 from torch import nn
 
 from protea import Client, SplitModel
@@ -81,7 +81,7 @@ def test_prototypes_without_length_or_at_one_point(method: Method[Any, Any], val
         assert finite(federation) and len(found) == 3 and found[-1].accuracy is not None
 
 
-@every_method
+@parameters(FULL)
 def test_a_class_that_nobody_reports(method: Method[Any, Any]) -> None:
     rows = [(toy.BLOBS.y == c).nonzero().squeeze(1) for c in range(toy.CLASSES)]
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 import toy
 from contract import Backwards, Forgetful, Short, builder, federation, left, play, reference, workers
-from every import METHODS, every_method, every_variant, parameters
+from every import FULL, METHODS, every_method, every_variant, parameters
 
 from protea.cli.listing import paper
 from protea.config.registry import BUILT_IN, find
@@ -148,7 +148,7 @@ def test_bytes_counted_are_the_bytes_of_what_travels(method: Method[Any, Any]) -
     assert [n for r in records for n in (r.bytes_down, r.bytes_up)] == seen
 
 
-@parameters({name: method for name, method in METHODS.items() if "@" in name}, variants=True)
+@parameters({name: method for name, method in FULL.items() if "@" in name}, variants=True)
 def test_it_learns_blobs_above_chance(method: Method[Any, Any]) -> None:
     rounds = 16 if method == FedGH() else 8  # its head learns from a few prototypes a round, once each
     records = play(method, rounds=rounds, fraction=1.0)["records"]
