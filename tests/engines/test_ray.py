@@ -125,9 +125,7 @@ def test_a_run_goes_on_in_another_engine(
     [(ONE, {"train"}), *by_night((TWO, {"train", "later", "end"}))],
     ids=["one", "three"],
 )
-def test_lost_actors_are_replaced_and_all_ends_as_if_they_had_lived(
-    settings: Engine, deaths: set[str], tmp_path: Path
-):
+def test_lost_actors_are_replaced_and_all_ends_as_if_they_had_lived(settings: Engine, deaths: set[str], tmp_path: Path):
     """One is killed in training, one later after a save, so that one round is repeated, one before the last save."""
     rounds = 4 if "later" in deaths else 2
     method = Frail(where="train", folder=str(tmp_path))

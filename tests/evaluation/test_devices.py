@@ -72,7 +72,7 @@ def lines(method: Method[Any, Any], there: bool) -> list[dict[str, Any]]:
     options = {"same_architecture": method.needs.same_architecture, "training": Training(batch=32, lr=0.05)}
     worker = toy.worker(method, partial(build if there else toy.build, **options))
     test = Samples(toy.BLOBS, toy.TEST, device=DEVICE if there else "cpu")
-    plan = FederationPlan(clients=toy.CLIENTS, rounds=2, evaluation=Evaluation(shared=1))
+    plan = FederationPlan(clients=2, rounds=2, evaluation=Evaluation(shared=1))
     loop = Federation(method, Posted(worker), server() if there else toy.server(), plan, test=test)
     found = [line for record in loop.run() for line in record.lines()]
     for line in found:

@@ -14,7 +14,6 @@ from consensus import Consensus
 from protea import Method
 from protea.config import registry
 
-
 FEW = {"server_epochs": 2, "server_steps": 3, "actp_epochs": 3, "anchor_steps": 5, "steps": 5}  # at most
 
 
