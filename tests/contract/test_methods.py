@@ -51,7 +51,7 @@ def test_it_repeats_itself_whoever_finishes_first(method: Method[Any, Any]) -> N
 def test_it_can_answer_by_the_blend(method: Method[Any, Any]) -> None:
     build = partial(toy.build_holding_out, same_architecture=method.needs.same_architecture)
     found, plain = (
-        play(method, lambda plan, name=name: Inline(replace(plan, answer=name)), build=build)["records"]
+        play(method, lambda plan, name=name: Inline(replace(plan, answer=name)), build=build, rounds=2)["records"]
         for name in ("blend", "method")
     )
     for line, usual in zip(found, plain, strict=True):
