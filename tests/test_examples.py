@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import warm
+from night import by_night
 from wanted import extra
 
 import protea
@@ -90,7 +91,9 @@ def test_the_demo_runs_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
-    lines = command("run", str(EXAMPLES / "digits.toml"), "rounds=2", capsys=capsys, monkeypatch=monkeypatch)
+    lines = command(
+        "run", str(EXAMPLES / "digits.toml"), "rounds=2", "clients=5", capsys=capsys, monkeypatch=monkeypatch
+    )
     assert [line["round"] for line in lines if line["kind"] == "round"] == [1, 2]
     assert lines[-1]["accuracy"] > lines[-1]["majority"]
 
@@ -104,7 +107,22 @@ def test_the_strongest_local_is_picked_by_validation_samples_among_all_variants(
     (line,) = re.findall(r"protea sweep examples/strongest_local.toml (.*)", path.read_text(encoding="utf-8"))
     assert f"protea sweep examples/strongest_local.toml {line}\n" in (PAGES / "methods/local.md").read_text("utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["protea", "sweep", str(path), "rounds=2", *line.split(), "--out", "sweep", "-q"])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [
+            "protea",
+            "sweep",
+            str(path),
+            "rounds=2",
+            "clients=4",
+            "training.batch=30",
+            *line.split(),
+            "--out",
+            "sweep",
+            "-q",
+        ],
+    )
     (main,) = entry_points(group="console_scripts", name="protea")
     with pytest.raises(SystemExit) as end:
         main.load()()
@@ -116,12 +134,17 @@ def test_the_strongest_local_is_picked_by_validation_samples_among_all_variants(
     assert values[f"{method_label(best.method)}-s1"] == max(values.values())
 
 
-def test_the_own_method_runs_and_has_at_most_40_lines(tmp_path: Path):
-    """From nothing, as a reader starts it; other scripts start from what is in place already."""
-    command = [sys.executable, str(EXAMPLES / "own_method.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, "", [])
-    accuracy, majority = numbers(done.stdout)
+def from_nothing(path: Path, folder: Path) -> str:
+    """What a script prints that a reader starts, with all that has to be imported."""
+    done = subprocess.run([sys.executable, path], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr, list(folder.iterdir())) == (0, "", [])
+    return done.stdout
+
+
+@pytest.mark.parametrize("start", ["warm", *by_night("from nothing")])
+def test_the_own_method_runs_and_has_at_most_40_lines(start: str, script: Script, tmp_path: Path):
+    path = EXAMPLES / "own_method.py"
+    accuracy, majority = numbers(script(path) if start == "warm" else from_nothing(path, tmp_path))
     assert accuracy > 90 > majority
     assert len((EXAMPLES / "own_method.py").read_text(encoding="utf-8").splitlines()) <= 40
 

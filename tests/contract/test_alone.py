@@ -25,7 +25,7 @@ few_methods = parameters({name: METHODS[name] for name in ("fedproto", "fedtgp",
 
 
 def played(
-    method: Method[Any, Any], folder: Path, clients: int, rounds: int = 3
+    method: Method[Any, Any], folder: Path, clients: int, rounds: int = 2
 ) -> tuple[list[Record], dict[str, bytes], dict[str, list[Any]]]:
     """The records but for their cost, every client's state, and the server's memory."""
     engine, server = Inline(toy.worker(method, builder(method), seed=7)), toy.server()
@@ -67,8 +67,8 @@ def test_nobody_depends_on_who_else_is_there(method: Method[Any, Any], tmp_path:
 @few_methods
 def test_others_do_change_a_client_that_is_not_alone(method: Method[Any, Any], tmp_path: Path) -> None:
     """So that the tests above test something."""
-    _, states, _ = played(method, tmp_path / "all", clients=4)
-    _, some, _ = played(method, tmp_path / "fewer", clients=3)
+    _, states, _ = played(method, tmp_path / "all", clients=4, rounds=3)
+    _, some, _ = played(method, tmp_path / "fewer", clients=3, rounds=3)
     assert some["client-000.safetensors"] != states["client-000.safetensors"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import toy
 from contract import Make, play, workers
+from night import by_night
 
 from protea import Filter, Method
 from protea.clients.plan import WorkerPlan
@@ -34,8 +35,17 @@ def filtered(make: Make, filters: tuple[Filter, ...], plan: WorkerPlan) -> JobEn
     return make(toy.plan(plan.method, plan.builder, plan.seed, filters=filters))
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__.lower())
-@pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS)
+@pytest.mark.parametrize(
+    ("method", "filters"),
+    [
+        *((METHODS[0], filters) for filters in FILTERS.values()),
+        *((method, FILTERS["int8 after clip"]) for method in METHODS[1:]),
+        *by_night(*((method, FILTERS[name]) for method in METHODS[1:] for name in ("clip", "float16"))),
+    ],
+    ids=lambda value: "-".join(
+        type(each).__name__.lower() for each in (value if isinstance(value, tuple) else [value])
+    ),
+)
 def test_engines_agree_on_what_was_filtered(method: Method[Any, Any], filters: tuple[Filter, ...]):
     here = play(method, partial(filtered, Inline, filters), filters=filters)
     assert play(method, partial(filtered, workers(2), filters), filters=filters) == here

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,19 @@ def played(
     return [replace(record, cost=Cost()) for record in loop.run()], worker, server
 
 
+@cache
+def protected(method: Method[Any, Any]) -> tuple[list[Record], Worker, Server]:
+    """What its protected clients leave, made once."""
+    return played(Protect(method), builder(method))
+
+
+@cache
+def local(same_architecture: bool) -> Worker:
+    """Clients that were trained by themselves."""
+    _, found, _ = played(Local(), partial(toy.build_holding_out, same_architecture=same_architecture))
+    return found
+
+
 def without_own_rule(record: Record) -> Record:
     """A record without what the method's own rule answered, which is also part of the blend."""
 
@@ -68,17 +81,16 @@ def without_own_rule(record: Record) -> Record:
 @every_method
 def test_what_is_federated_stays_as_it_was(method: Method[Any, Any]) -> None:
     plain, worker, server = played(method, builder(method))
-    records, protected, own_server = played(Protect(method), builder(method))
-    assert toy.same_models(worker, protected)
+    records, own_worker, own_server = protected(method)
+    assert toy.same_models(worker, own_worker)
     assert toy.same(server.memory.flat()[0], own_server.memory.flat()[0])
     assert [without_own_rule(record) for record in records] == [without_own_rule(record) for record in plain]
 
 
 @every_method
 def test_the_model_beside_it_is_that_of_local(method: Method[Any, Any]) -> None:
-    _, local, _ = played(Local(), builder(method))
-    _, worker, _ = played(Protect(method), builder(method))
-    for id, client in local.clients.items():
+    _, worker, _ = protected(method)
+    for id, client in local(method.needs.same_architecture).clients.items():
         assert toy.same(client.model.state_dict(), worker.clients[id].memory[OWN].state_dict())
 
 
@@ -94,9 +106,9 @@ def test_nobody_is_worse_off_on_held_out_samples(method: Method[Any, Any]) -> No
 def test_the_rules_beside_it_are_what_the_others_would_answer() -> None:
     method = METHODS["fedproto"]
     plain, _, _ = played(method, builder(method))
-    local, _, _ = played(Local(), builder(method))
+    by_itself, _, _ = played(Local(), builder(method))
     records, _, _ = played(Protect(method), builder(method), (Unprotected(method), Unfederated()))
-    for record, other, alone in zip(records, plain, local, strict=True):
+    for record, other, alone in zip(records, plain, by_itself, strict=True):
         assert record.test["unprotected"] == other.test["method"]
         assert record.test["unfederated"] == alone.test["method"]
 
@@ -104,29 +116,29 @@ def test_the_rules_beside_it_are_what_the_others_would_answer() -> None:
 @few_methods
 def test_a_client_may_be_alone_and_protected(method: Method[Any, Any]) -> None:
     _, worker, _ = played(Alone(method), builder(method))
-    _, protected, _ = played(Protect(Alone(method)), builder(method))
-    assert toy.same_models(worker, protected)
+    _, own_worker, _ = played(Protect(Alone(method)), builder(method))
+    assert toy.same_models(worker, own_worker)
 
 
 @few_methods
 def test_engines_and_resumed_runs_agree_and_clients_may_wait_on_disk(
     method: Method[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    protected, build = Protect(method), builder(method)
-    expected = play(protected, build=build)
-    assert play(protected, workers(2), build=build) == expected
+    method, build = Protect(method), builder(method)
+    expected = play(method, build=build)
+    assert play(method, workers(2), build=build) == expected
 
-    first = federation(protected, build=build)
+    first = federation(method, build=build)
     records = [next(first.run())]
     checkpoint.save(tmp_path, first)
-    second = federation(protected, build=build)
+    second = federation(method, build=build)
     checkpoint.load(checkpoint.complete(tmp_path)[-1], second)
     second.recall(records)
     records += second.run()
     assert left(second, records) == expected
 
     monkeypatch.setattr("protea.clients.mapped_tensors.LARGE", 0)
-    assert play(protected, Short, build=build) == expected
+    assert play(method, Short, build=build) == expected
 
 
 def test_without_held_out_samples_a_client_is_refused() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from night import by_night
 from wanted import encoder
 
 import protea
@@ -152,9 +153,12 @@ def test_no_word_of_a_text_is_written_anywhere(notes: str, tmp_path: Path, capsy
     assert "palpitations" not in said.out + said.err
 
 
-def test_a_pretrained_encoder_of_three_depths_and_a_small_model_on_every_engine_and_resumed(notes: str, tmp_path: Path):
+@pytest.mark.parametrize("layers", [(0, 1), *by_night(((0, 2, 4),))], ids=["two depths", "three depths"])
+def test_a_pretrained_encoder_and_a_small_model_on_every_engine_and_resumed(
+    layers: tuple[int, ...], notes: str, tmp_path: Path
+):
     encoder()
-    depths = [{"name": "hf:minilm", "train_layers": layers, "length": 16} for layers in (0, 2, 4)]
+    depths = [{"name": "hf:minilm", "train_layers": count, "length": 16} for count in layers]
     found = experiment(notes, FedPAGR(), (*depths, SMALL[1]), training=Training(lr=0.01), rounds=2)
     inline = left(found, tmp_path / "inline")
     many = left(replace(found, engine=Engine("processes", 2)), tmp_path / "many")

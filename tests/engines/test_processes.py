@@ -230,7 +230,7 @@ def test_a_client_that_takes_too_long_is_ended_and_tried_again(tmp_path: Path):
     method = Frail(where="sleep", folder=str(tmp_path))
     calm = Inline(toy.worker(replace(method, where="never"), toy.build, seed=7))
     whole = ends(federation(calm), tmp_path / "calm")
-    with closing(engine(method, Engine(workers=2, limit=5.0))) as workers:
+    with closing(engine(method, Engine(workers=2, limit=2.0))) as workers:
         assert ends(federation(workers), tmp_path / "frail") == whole
     with (
         closing(engine(Dies(kind="sleep"), Engine(workers=2, limit=1.0, retries=0))) as workers,

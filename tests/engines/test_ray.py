@@ -31,7 +31,7 @@ from protea.clients.builder import Builder
 from protea.config.experiment import load_experiment
 from protea.config.families import Models
 from protea.config.sections import Checkpoint, Engine
-from protea.core.errors import ConfigError
+from protea.core.errors import CheckpointError, ConfigError
 from protea.core.training import Training
 from protea.data.sources.spiral import Spiral
 from protea.engines.inline import Inline
@@ -57,7 +57,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),  # Ray's
 ]
 
-TWO = Engine("ray", workers=2)
+ONE, TWO = (Engine("ray", workers=count) for count in (1, 2))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,7 +65,7 @@ def here() -> Iterator[None]:
     """A Ray that all engines of this file share."""
     with cluster.loopback():
         ray.init(
-            address="local", num_cpus=4, num_gpus=1, object_store_memory=200 * 2**20, include_dashboard=False,
+            address="local", num_cpus=2, num_gpus=1, object_store_memory=200 * 2**20, include_dashboard=False,
             logging_level="ERROR", log_to_driver=False, _node_ip_address="127.0.0.1",
         )  # fmt: skip
     assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
@@ -120,29 +120,36 @@ def test_a_run_goes_on_in_another_engine(
 # Actors that are lost
 
 
-def test_lost_actors_are_replaced_and_all_ends_as_if_they_had_lived(tmp_path: Path):
-    """One is killed in training, one after a save, so that one round is repeated, and one before the last save."""
+@pytest.mark.parametrize(
+    ("settings", "deaths"),
+    [(ONE, {"train"}), *by_night((TWO, {"train", "later", "end"}))],
+    ids=["one", "three"],
+)
+def test_lost_actors_are_replaced_and_all_ends_as_if_they_had_lived(settings: Engine, deaths: set[str], tmp_path: Path):
+    """One is killed in training, one later after a save, so that one round is repeated, one before the last save."""
+    rounds = 4 if "later" in deaths else 2
     method = Frail(where="train", folder=str(tmp_path))
     calm = Inline(toy.worker(replace(method, where="never"), toy.build, seed=7))
-    whole = ends(federation(calm, rounds=4), tmp_path / "calm")
+    whole = ends(federation(calm, rounds=rounds), tmp_path / "calm")
     seen: dict[int, int] = {}  # where each client is
-    with closing(engine(method)) as actors:
+    with closing(engine(method, settings)) as actors:
         records = []
         for record in federation(
-            actors, rounds=4, watch=lambda reply: seen.update({reply.client: reply.process})
+            actors, rounds=rounds, watch=lambda reply: seen.update({reply.client: reply.process})
         ).run():
             records.append(record)
-            if record.round == 2:
-                (tmp_path / "two").mkdir()
-                actors.save(tmp_path / "two")
-                assert actors.done == {} and len(list((tmp_path / "two").iterdir())) == toy.CLIENTS
+            if record.round == rounds // 2:
+                (tmp_path / "half").mkdir()
+                actors.save(tmp_path / "half")
+                assert actors.done == {} and len(list((tmp_path / "half").iterdir())) == toy.CLIENTS
             if record.round == 3:
                 os.kill(seen[0], signal.SIGKILL)
         before = set(seen.values())
-        os.kill(seen[1], signal.SIGKILL)
+        if "end" in deaths:
+            os.kill(seen[1], signal.SIGKILL)
         (tmp_path / "end").mkdir()
         actors.save(tmp_path / "end")
-        assert len(actors.pool) == 2 and len(before) == 2
+        assert len(actors.pool) == len(before) == settings.workers
     assert without_cost(records) == whole[0] and (tmp_path / "killed-1").exists()
     assert {path.name: path.read_bytes() for path in sorted((tmp_path / "end").iterdir())} == whole[1]
 
@@ -155,7 +162,7 @@ def test_errors_are_replies_and_who_takes_too_long_is_ended_and_ctrl_c_ends_all(
         if reply.round == 3:
             raise KeyboardInterrupt
 
-    with closing(engine(Trouble(), replace(TWO, limit=8.0, retries=0), careful=True)) as actors:
+    with closing(engine(Trouble(), replace(ONE, limit=8.0, retries=0), careful=True)) as actors:
         loop = federation(actors, failures="skip", watch=watch)
         records = []
         with pytest.raises(KeyboardInterrupt):
@@ -168,7 +175,7 @@ def test_errors_are_replies_and_who_takes_too_long_is_ended_and_ctrl_c_ends_all(
     assert records[1].failures[2] == "client 2, round 2: it took longer than engine.limit, 8 s."
     assert all(until(lambda pid=reply.process: gone(pid)) for reply in seen if reply.process)
     assert not folder.exists() and not Path(actors.folder.name).exists()
-    assert until(lambda: ray.available_resources().get("CPU") == 4)
+    assert until(lambda: ray.available_resources().get("CPU") == 2)
 
 
 @linux
@@ -210,12 +217,13 @@ def test_what_an_actor_lacks_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     assert WorkerActor().open(plan, tmp_path) == "ModuleNotFoundError: No module named 'ghost'"
 
 
-def test_memory_is_for_all_actors_together():
-    """Two actors share it, and torch alone takes more than this half."""
+@pytest.mark.parametrize("settings", [ONE, *by_night(TWO)], ids=["one", "two"])
+def test_memory_is_for_all_actors_together(settings: Engine):
+    """They share it, and torch alone takes more than this part."""
     leaves = r"An actor on node \w+ cannot begin: ConfigError: engine\.memory leaves 150,000,000 bytes"
     with pytest.raises(ConfigError, match=leaves):
-        Ray(toy.plan(Local(), memory=300_000_000), TWO)
-    assert until(lambda: ray.available_resources().get("CPU") == 4)
+        Ray(toy.plan(Local(), memory=150_000_000 * settings.workers), settings)
+    assert until(lambda: ray.available_resources().get("CPU") == 2)
 
 
 def test_clients_wait_on_the_disk_of_their_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -245,24 +253,27 @@ class OnGPU(Builder):
         return toy.build(id, streams)
 
 
-def test_gpus_are_shared_out():
+def test_gpus_are_shared_out_and_an_actor_that_is_gone_saves_nothing(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"device is cuda, and engine\.gpus is 0"):
         engine(Local(), build=OnGPU())
     with pytest.raises(ConfigError, match=r"engine\.gpus is 1, and device is cpu"):
         engine(Local(), replace(TWO, gpus=1))
-    with pytest.raises(ConfigError, match=r"has 4 CPUs and 1 GPUs; engine\.workers=2 .* engine\.gpus is 2"):
+    with pytest.raises(ConfigError, match=r"has 2 CPUs and 1 GPUs; engine\.workers=2 .* engine\.gpus is 2"):
         engine(Local(), replace(TWO, gpus=2), build=OnGPU())
     actors = [ActorHandle(cluster.gpu_share(1, 2)) for _ in range(2)]
     assert until(lambda: ray.available_resources().get("GPU", 0) == 0)
     for actor in actors:
         actor.stop()
+        assert not actor.alive()
+        with pytest.raises(CheckpointError, match="save: an actor"):
+            actor.save(tmp_path)
     assert until(lambda: ray.available_resources().get("GPU") == 1)
     assert [cluster.gpu_share(*each) for each in ((1, 4), (2, 3), (4, 2), (0, 2))] == [0.25, 0.5, 1.0, 0.0]
 
 
 def test_more_actors_than_cpus_and_other_addresses_are_refused():
-    with pytest.raises(ConfigError, match=r"has 4 CPUs and 1 GPUs; engine\.workers=5 needs one CPU each"):
-        engine(Local(), replace(TWO, workers=5))
+    with pytest.raises(ConfigError, match=r"has 2 CPUs and 1 GPUs; engine\.workers=3 needs one CPU each"):
+        engine(Local(), replace(TWO, workers=3))
     with pytest.raises(ConfigError, match=r"engine\.address is 'ray://there'"):
         engine(Local(), replace(TWO, address="ray://there"))
     with pytest.raises(

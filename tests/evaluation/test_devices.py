@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -73,7 +72,7 @@ def lines(method: Method[Any, Any], there: bool) -> list[dict[str, Any]]:
     options = {"same_architecture": method.needs.same_architecture, "training": Training(batch=32, lr=0.05)}
     worker = toy.worker(method, partial(build if there else toy.build, **options))
     test = Samples(toy.BLOBS, toy.TEST, device=DEVICE if there else "cpu")
-    plan = FederationPlan(clients=toy.CLIENTS, rounds=2, evaluation=Evaluation(shared=1))
+    plan = FederationPlan(clients=2, rounds=2, evaluation=Evaluation(shared=1))
     loop = Federation(method, Posted(worker), server() if there else toy.server(), plan, test=test)
     found = [line for record in loop.run() for line in record.lines()]
     for line in found:
@@ -84,13 +83,7 @@ def lines(method: Method[Any, Any], there: bool) -> list[dict[str, Any]]:
     return [*found, {name: tensor.tolist() for name, tensor in kept.items()}]
 
 
-def light(method: Method[Any, Any]) -> Method[Any, Any]:
-    """The same method with few steps on the server, where each one is slow on a pretended device."""
-    few = {"server_epochs": 2, "server_steps": 2, "actp_epochs": 2, "anchor_steps": 5, "steps": 5}
-    return replace(method, **{field.name: few[field.name] for field in fields(method) if field.name in few})
-
-
-@parameters({name: light(method) for name, method in PLAIN.items()})
+@parameters(PLAIN)
 def test_a_round_on_a_device_gives_the_numbers_of_the_cpu(
     method: Method[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

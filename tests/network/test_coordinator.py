@@ -20,6 +20,7 @@ from parties import NAMES, alone, make_base, make_site, over_network
 
 from protea.core.errors import ConfigError
 from protea.engines.flower.codec import unwrap, wrap
+from protea.engines.flower.grid import Network
 from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_bytes
 from protea.federation.record import Record
 from protea.network.coordinator.directory import CoordinatorDirectory
@@ -81,11 +82,11 @@ def test_it_waits_until_somebody_is_there(tmp_path: Path) -> None:
 
     def show(status: Status, news: str | None) -> None:
         doing.append(status.doing)
-        if len(doing) > 20:
+        if len(doing) > 4:
             wire.online = {1}
 
     found = serve(base, wire, show)
-    assert doing[10].startswith("waiting for north, south, east (0 of 1 there)")
+    assert doing[4].startswith("waiting for north, south, east (0 of 1 there)")
     assert [record.participants for record in found] == [[1], [1]]
 
 
@@ -131,7 +132,8 @@ def test_sites_are_told_of_the_end_after_a_crash_in_the_last_step(tmp_path: Path
     assert all(site.ended.exists() for site in sites) and "job" not in grid.names(again.pushed)
 
 
-def test_a_node_with_another_key_is_turned_away(tmp_path: Path) -> None:
+def test_a_node_with_another_key_is_turned_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Network.dismiss, "__defaults__", (0.5,))  # seconds: it stays, and is not told of the end
     base = make_base(tmp_path / "base", quorum=2, patience=0.1)
     sites = [make_site(tmp_path / name, base.path / "bundles" / f"{name}.protea", name) for name in NAMES]
     wire = grid.Wire([SiteService(site).handle for site in sites])

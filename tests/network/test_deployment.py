@@ -7,8 +7,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+import every
 import pytest
 from contract import play, reference
 from night import by_night
@@ -17,26 +17,25 @@ pytest.importorskip("flwr", reason="lacking: extra flower")
 
 from parties import until
 
-from protea.config import registry
-from protea.core.method import Method
 from protea.engines.flower.engine import Deployment, Flower
 
 pytestmark = pytest.mark.xdist_group("deployment")
 
-# One with public data and a model on the server; the others for the night.
-METHODS = ["fedprotokd", *by_night("local", "fedproto", "fedtgp", "fedpagr", "lg_fedavg")]
+# One with public data and a model on the server, at one node; the others, and two nodes, for the night.
+METHODS = [(1, "fedprotokd")]
+METHODS += by_night(*((2, name) for name in ("fedprotokd", "local", "fedproto", "fedtgp", "fedpagr", "lg_fedavg")))
 
 
 @pytest.fixture(scope="module")
-def deployment() -> Iterator[Deployment]:
-    found = Deployment(2)
+def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
+    found = Deployment(request.param)
     yield found
     found.close()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("deployment", "name"), METHODS, indirect=["deployment"])
 def test_it_equals_the_inline_engine_to_the_bit(name: str, deployment: Deployment) -> None:
-    method: Method[Any, Any] = registry.find("methods", name)()
+    method = every.METHODS[name]
     assert play(method, lambda plan: Flower(plan, deployment=deployment)) == reference(method)
 
 

@@ -13,6 +13,7 @@ import protea
 from protea import Checkpoint, Data, Engine, Experiment, Models, Run
 from protea.config.experiment import experiment_to_toml
 from protea.core.errors import ConfigError
+from protea.core.training import Training
 from protea.data import PartitionFile, Split
 from protea.federation.record import Cost, Record
 from protea.methods.fedtgp import FedTGP
@@ -28,6 +29,7 @@ SMALL = Experiment(
     method=FedTGP(server_epochs=2),
     data=Data(samples=400, split=Split(validation=0.2)),
     models=Models(family="tiny5", dim=16),
+    training=Training(batch=30),
     engine=Engine("inline"),
     checkpoint=Checkpoint(every=2),
 )

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from night import by_night
 from wanted import extra
 
 import protea
 from protea import STOP, Checkpoint, Data, Engine, Evaluation, Experiment, Models, Observer, Run
 from protea.core.errors import ConfigError, DataError
+from protea.core.training import Training
 from protea.federation.jobs import Reply
 from protea.federation.record import Cost, Record
 from protea.methods.fedproto import FedProto
@@ -26,6 +28,7 @@ SMALL = Experiment(
     method=FedProto(),
     data=Data(samples=300),
     models=Models(family="tiny5", dim=16),
+    training=Training(batch=30),
     engine=Engine("inline"),
     checkpoint=Checkpoint(every=2),
 )
@@ -90,9 +93,17 @@ def test_without_a_path_nothing_is_written(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == [] and run.client(0).model.name == "tiny_mlp"
 
 
-@pytest.mark.parametrize("engine", ["inline", "processes"])
-@pytest.mark.parametrize("method", [FedProto(), FedTGP(server_epochs=2), Local()], ids=["fedproto", "fedtgp", "local"])
-def test_what_was_learned_is_the_same_here_and_from_the_directory(engine: str, method: protea.Method, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("method", "engine"),
+    [
+        (FedProto(), "inline"),
+        (FedTGP(server_epochs=2), "processes"),
+        (Local(), "inline"),
+        *by_night((FedProto(), "processes"), (FedTGP(server_epochs=2), "inline"), (Local(), "processes")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__.lower(),
+)
+def test_what_was_learned_is_the_same_here_and_from_the_directory(method: protea.Method, engine: str, tmp_path: Path):
     experiment = replace(SMALL, rounds=2, method=method, engine=Engine(engine, workers=2))
     x = torch.rand(7, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     run = Run(experiment, tmp_path / "run")
