@@ -1,0 +1,89 @@
+"""Findings of the audit, and the thresholds that make verdicts of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt
+
+from protea.config.toml import override, settings_from_table
+
+Verdict = Literal["safe", "watch", "leaks"]
+ORDER: tuple[Verdict, ...] = ("safe", "watch", "leaks")
+Attack = Literal["counts", "linkage", "membership", "shadows", "inversion", "labels", "replies"]
+Knowledge = Literal["uploads", "first weights", "own model", "client's model", "replies"]
+
+KNOWLEDGE: dict[Knowledge, str] = {
+    "uploads": "The attacker sees what the client uploads, and nothing else.",
+    "own model": "The attacker sees the uploads and broadcasts, and trains a model of its own on similar records.",
+    "first weights": "The attacker also knows the seed, so it has the client's model as it was before its first round.",
+    "client's model": "The attacker also has the client's trained model: stolen, or an insider.  It never leaves.",
+    "replies": "The attacker sees the evaluation replies, and nothing else.",
+}
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """From which numbers on a class is watched, or leaks.  All can be set: ``--thresholds auc_leaks=0.7``."""
+
+    samples: NonNegativeInt = 5  # behind a vector or a reply; with fewer, what is said is about single persons
+    auc_watch: Share = 0.65  # chance that a member scores above another record, where that is surely above one half
+    auc_leaks: Share = 0.8
+    auc_unsure: Share = 0.95  # watched where the interval reaches this: too few records to tell
+    tpr_watch: Share = 0.05  # members found at 1 % false positives, where that is surely above 1 %
+    tpr_leaks: Share = 0.15
+    exact: Share = 0.01  # distance of the nearest record, relative to the median; below, the vector is that record
+    likeness_watch: Share = 0.5  # correlation of a reconstruction with a record, both less the mean of their class
+    likeness_leaks: Share = 0.7
+    alone: Share = 0.25  # of test samples that are alone in their bin of certainty
+
+
+def thresholds_from(changes: Sequence[str]) -> Thresholds:
+    """Read ``name=value`` changes of the thresholds, as a user types them."""
+    found: Thresholds = settings_from_table(Thresholds, override({}, changes), "--thresholds")
+    return found
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one attack found about one class, or about the client as a whole."""
+
+    label: str  # the name of the class; empty for the client as a whole
+    samples: int  # that the client has of it for training
+    attack: Attack
+    knowledge: Knowledge  # what the attacker needs
+    measure: str  # what the number is
+    number: float | None  # None where nothing could be measured
+    low: float | None  # of the 95 % interval, over all classes together
+    high: float | None
+    verdict: Verdict
+    words: str
+
+
+def worst(findings: Iterable[Finding]) -> Verdict:
+    """Give the worst verdict; safe where there are no findings."""
+    return max((finding.verdict for finding in findings), key=ORDER.index, default="safe")
+
+
+def graded(number: float, watch: float, leaks: float) -> Verdict:
+    """Give the verdict on a number that is worse the larger it is.
+
+    >>> graded(0.7, watch=0.6, leaks=0.8)
+    'watch'
+    """
+    return "leaks" if number >= leaks else "watch" if number >= watch else "safe"
+
+
+def most_telling(findings: Sequence[Finding]) -> Finding:
+    """Return the worst finding; of several that are as bad, the one with the most telling number."""
+
+    def key(finding: Finding) -> tuple[int, float]:
+        small = finding.attack in ("linkage", "replies", "counts")  # where a small number tells more
+        value = -float("inf") if finding.number is None else -finding.number if small else finding.number
+        return ORDER.index(finding.verdict), value
+
+    return max(findings, key=key)
