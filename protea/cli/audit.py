@@ -138,15 +138,22 @@ def show_audit(console: Console, found: AuditResult) -> None:
     console.print(class_table(found))
     reasons = [most_telling(found.of_class(name)) for name, verdict in found.classes.items() if verdict != "safe"]
     for finding in reasons[:SHOWN]:
-        say(console, f"  {finding.label} {finding.verdict}: {finding.attack} ({finding.knowledge}).  {finding.words}")
+        say(console, f"  {finding.label} {finding.verdict}: {kind_of(finding)}.  {finding.words}")
     if len(reasons) > SHOWN:
         say(console, f"  ... and {len(reasons) - SHOWN} more classes; --html or --json have all.")
     for finding in found.findings:
         if not finding.label and finding.attack in ("shadows", "labels", "replies"):
-            say(console, f"  All classes, {finding.attack} ({finding.knowledge}): {in_words(finding)}")
-    tally = {word: sum(verdict == word for verdict in found.classes.values()) for word in ("leaks", "watch", "safe")}
-    say(console, f"Classes: {', '.join(f'{count} {word}' for word, count in tally.items())}.  Safe means that these "
-        f"attacks failed; it is no guarantee.")  # fmt: skip
+            say(console, f"  All classes, {kind_of(finding)}: {in_words(finding)}")
+    say(console, summary(found))
+
+
+def summary(found: AuditResult) -> str:
+    """Say in one line how many classes leak, and to whom."""
+    verdicts, less = list(found.classes.values()), list(found.without_model.values())
+    tally = ", ".join(f"{verdicts.count(word)} {word}" for word in ("leaks", "watch", "safe"))
+    only = verdicts.count("leaks") - less.count("leaks")
+    who = f" ({only} of them only to one who has the client's trained model)" if only else ""
+    return f"Classes: {tally.replace(' leaks', f' leaks{who}')}.  Safe means that these attacks failed; it is no guarantee."
 
 
 def class_table(found: AuditResult) -> Table:
@@ -175,6 +182,12 @@ def shown(findings: list[Finding]) -> str:
     whole = worst.attack in ("counts", "linkage", "replies")
     text = f"{worst.number:,.0f}" if whole else f"{worst.number:.2f}"
     return text if worst.verdict == "safe" else f"[{STYLES[worst.verdict]}]{text}[/]"
+
+
+def kind_of(finding: Finding) -> str:
+    """Name an attack, and what the attacker must know for it beside what left."""
+    needs = "" if finding.knowledge in ("uploads", "replies") else f" by one who has the {finding.knowledge}"
+    return f"{finding.attack}{needs.replace('the own', 'an own')}"
 
 
 def in_words(finding: Finding) -> str:

@@ -94,13 +94,15 @@ def classes(found: Plain) -> str:
         cells = "".join(cell(found, each, attack) for attack in COLUMNS)
         body += (
             f'<tr><th scope="row">{escape(each["class"])}</th><td>{chip(each["verdict"])}</td>'
+            f"<td>{each['without_model']}</td>"
             f'<td class="n">{each["samples"]}</td>{cells}</tr>'
         )
-    meaning = "".join(f"<li><b>{escape(COLUMNS[name])}</b>: {escape(words)}</li>" for name, words in MEANING.items())
+    meaning = "<li><b>without its model</b>: the verdict if nobody but the client has its trained model.</li>"
+    meaning += "".join(f"<li><b>{escape(COLUMNS[name])}</b>: {escape(words)}</li>" for name, words in MEANING.items())
     return (
         f'<div class="table"><table class="classes"><caption>Each class: of each attack the worst number over all '
         f'attackers</caption><thead><tr><th scope="col">class</th><th scope="col">verdict</th>'
-        f'<th scope="col" class="n">samples</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<th scope="col">without its model</th><th scope="col" class="n">samples</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         f'<details><summary>What the columns say</summary><ul class="note">{meaning}</ul></details>'
     )
 

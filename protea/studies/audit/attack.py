@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from protea.core.devices import torch_threads
-from protea.core.payload import nbytes
+from protea.core.payload import Named, nbytes, places_of
+from protea.core.prototypes import Prototypes
 from protea.studies.audit.inversion import Reconstruction, inversion, why_not_invert
 from protea.studies.audit.labels import class_sizes, distribution, presence
 from protea.studies.audit.linkage import (
@@ -25,7 +24,7 @@ from protea.studies.audit.replies import single_samples
 from protea.studies.audit.separation import separation
 from protea.studies.audit.shadows import Told, shadow_scores
 from protea.studies.audit.subject import DRAWS, Subject
-from protea.studies.audit.vectors import POOR, Link, Sent, find_link, nearness, sent_vectors, vectors_of
+from protea.studies.audit.vectors import POOR, Sent, VectorMap, find_link, nearness, sent_vectors, vectors_of
 from protea.studies.audit.verdict import KNOWLEDGE, Finding, Thresholds, Verdict, most_telling, worst
 
 SHADOWS = 16
@@ -63,6 +62,14 @@ class AuditResult:
         names = [name for name in self.subject.names if self.of_class(name)]
         return {name: worst(self.of_class(name)) for name in names}
 
+    @property
+    def without_model(self) -> dict[str, Verdict]:
+        """The verdict on each class if nobody but the client has its trained model."""
+        return {
+            name: worst(each for each in self.of_class(name) if each.knowledge != "client's model")
+            for name in self.classes
+        }
+
     def _worst(self, name: str) -> dict[str, int]:
         """Return, for each attack on a class, the place of its worst finding."""
         found: dict[str, list[Finding]] = {}
@@ -73,7 +80,7 @@ class AuditResult:
     def plain(self) -> dict[str, Any]:
         """Return everything but the reconstructions as plain values, for JSON."""
         subject = self.subject
-        counts = dict(zip(subject.names, subject.counts.tolist(), strict=True))
+        counts, less = dict(zip(subject.names, subject.counts.tolist(), strict=True)), self.without_model
         return {
             "format": "protea-audit-1",
             "subject": subject.name,
@@ -84,7 +91,13 @@ class AuditResult:
             "upload_bytes": nbytes(subject.departures[-1].up),
             "verdict": self.verdict,
             "classes": [
-                {"class": name, "samples": counts[name], "verdict": verdict, "worst": self._worst(name)}
+                {
+                    "class": name,
+                    "samples": counts[name],
+                    "verdict": verdict,
+                    "without_model": less[name],
+                    "worst": self._worst(name),
+                }
                 for name, verdict in self.classes.items()
             ],
             "findings": [asdict(finding) for finding in self.findings],
@@ -115,34 +128,38 @@ def attack(
 
 def _attack(subject: Subject, limits: Thresholds, shadows: int, shadow_rounds: int, told: Told) -> AuditResult:
     last = subject.departures[-1]
-    sent = subject.sent(last.up, last.round)
+    uploads = [(each.round, each.up) for each in subject.departures]
+    newest = sent_vectors(subject, uploads)
     notes, found, images = list(subject.attacked), list[Finding](), list[Reconstruction]()
     everything: Sequence[Sent] = []
     retrieved: dict[int, int] = {}
-    if sent is None:
+    if subject.sent(last.up, last.round) is None:
         notes.append(
             f"{type(subject.method).__name__} sends no class vectors but {_names(last.up)}, which linkage, membership "
             f"and inversion do not attack.  That is no sign of safety: weights tell more than class vectors do.  "
             f"Audited are the evaluation replies."
         )
+    elif not newest:
+        notes.append("No class vector left: all classes are held back.  Audited are the evaluation replies.")
     else:
-        link = find_link(subject, last, sent)
+        notes += about_others(subject, last.up)
+        link = find_link(subject, last, newest)
         notes += about_link(link)
-        uploads = [(each.round, each.up) for each in subject.departures]
         everything = sent_vectors(subject, uploads, link)
         rounds = min(subject.rounds, shadow_rounds)
         if rounds < subject.rounds:
             notes.append(f"Shadow models trained {rounds} rounds; the client trained {subject.rounds}.")
         reason = why_not_invert(subject)
-        for attacker in attackers(subject, link, everything, rounds, told):
+        everybody = attackers(subject, link, everything, rounds, told)
+        for attacker in everybody:
             found += linkage(subject, attacker, limits) + membership(subject, attacker, limits)
             retrieved = nearest_records(subject, attacker)
             if not reason:
                 told(f"inversion, {attacker.knowledge}", 0, 1)
                 some, made = inversion(subject, attacker, limits)
                 found, images = found + some, images + made
-            if attacker.knowledge == "client's model" and shadows:
-                found += calibrated(subject, attacker, shadows, rounds, limits, told)
+        if shadows:
+            found += calibrated(subject, everybody[-1], shadows, rounds, limits, told)
         notes += [reason] if reason else []
         if not subject.seed_known:
             notes.append("The client's first weights come from a secret seed, so nobody can rebuild its first model.")
@@ -151,11 +168,23 @@ def _attack(subject: Subject, limits: Thresholds, shadows: int, shadow_rounds: i
     return AuditResult(subject, limits, found, notes, presence(subject), images, retrieved)
 
 
-def _names(up: dict[str, torch.Tensor]) -> str:
+def _names(up: Named) -> str:
     return f"{len(up)} tensors ({', '.join(sorted(up)[:2])}, ...)" if up else "nothing"
 
 
-def about_link(link: Link) -> list[str]:
+def about_others(subject: Subject, up: Named) -> list[str]:
+    """Say what leaves beside class vectors."""
+    places = tuple(place or "vectors" for place in places_of(Prototypes, subject.method.up, up))
+    others = sorted(name for name in up if places and not name.startswith((*places, "vectors", "counts")))
+    if not others:
+        return []
+    return [
+        f"Beside class vectors {len(others)} other tensors leave ({', '.join(others[:2])}, ...).  If these are "
+        f"weights, who receives them has the client's model."
+    ]
+
+
+def about_link(link: VectorMap) -> list[str]:
     """Say what the vectors are, as far as the client's own records show it."""
     if link.error > POOR:
         return [
@@ -166,7 +195,7 @@ def about_link(link: Link) -> list[str]:
     return [f"The vectors are class means of the {link.map}{taken} (off by {100 * link.error:.1f} %)."]
 
 
-def attackers(subject: Subject, link: Link, sent: Sequence[Sent], rounds: int, told: Told) -> list[Attacker]:
+def attackers(subject: Subject, link: VectorMap, sent: Sequence[Sent], rounds: int, told: Told) -> list[Attacker]:
     """Return attackers, the one that knows least first."""
     first, last = subject.departures[0], subject.departures[-1]
     newest = sent if link.constant else sent_vectors(subject, [(last.round, last.up)], link)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from torch import Tensor
 
 from protea.core.client import Client
-from protea.studies.audit.separation import FEWEST, Separation, separation
+from protea.studies.audit.separation import FEWEST, Floats, Separation, separation
 from protea.studies.audit.shadows import train
 from protea.studies.audit.subject import DRAWS, Subject
-from protea.studies.audit.vectors import Link, Sent, nearness, vectors_of
-from protea.studies.audit.verdict import Finding, Knowledge, Thresholds, Verdict, graded
+from protea.studies.audit.vectors import Sent, VectorMap, nearness, vectors_of
+from protea.studies.audit.verdict import AttackKind, Finding, Knowledge, Thresholds, Verdict, graded
 
 RARE = 20  # others of its class among which a single record that ranks first is no chance
 
@@ -24,7 +23,7 @@ class Attacker:
 
     knowledge: Knowledge
     client: Client  # whose model the attacker has
-    link: Link
+    link: VectorMap
     sent: Sequence[Sent]
 
 
@@ -54,13 +53,15 @@ def _linked(
         return Finding(name, 0, "linkage", attacker.knowledge, "rank", None, None, None, "safe", words)
     rank = 1 + int((away < away[ours].min()).sum())
     share = float(away[ours].min() / away.median().clamp(min=1e-12))
-    words = f"Nearest of {len(candidates):,} records to the vector: one behind it has rank {rank}"
+    words = (
+        f"Of {len(candidates):,} records by nearness to the vector, the client's first of the class is number {rank}"
+    )
     verdict: Verdict = "safe"
     if share <= thresholds.exact:
         verdict, words = "leaks", f"The vector is that of one record, found exactly among {len(candidates):,}"
     elif behind == 1 and int((away[alike] < away[ours].min()).sum()) == 0:
         verdict = "leaks" if int(alike.sum()) >= RARE else "watch"
-        words += ", the only one of its class that is behind it"
+        words += ", its only one"
     return Finding(name, behind, "linkage", attacker.knowledge, "rank", rank, None, None, verdict, f"{words}.")
 
 
@@ -94,24 +95,23 @@ def told(subject: Subject, scores: Tensor, knowledge: Knowledge, thresholds: Thr
 
 
 def membership_finding(
-    name: str, count: int, attack: str, knowledge: Knowledge, found: Separation | None, thresholds: Thresholds
+    name: str, count: int, attack: AttackKind, knowledge: Knowledge, found: Separation | None, thresholds: Thresholds
 ) -> Finding:
     """Make a finding, with its verdict, of how far members lie above others."""
-    kind = "shadows" if attack == "shadows" else "membership"
     if found is None:
         words = f"Fewer than {FEWEST} other records of this class to compare with: nobody can tell here."
-        return Finding(name, count, kind, knowledge, "AUC", None, None, None, "watch", words)
+        return Finding(name, count, attack, knowledge, "AUC", None, None, None, "watch", words)
     verdict: Verdict = "safe"
     words = f"{found.members} members, {found.others} others; {100 * found.tpr:.0f} % found at 1 % false positives."
     if found.low > 0.5:
         verdict = graded(found.auc, thresholds.auc_watch, thresholds.auc_leaks)
     if verdict == "safe" and found.high >= thresholds.auc_unsure:
         verdict, words = "watch", f"Too few to tell: {words}"
-    return Finding(name, count, kind, knowledge, "AUC", found.auc, found.low, found.high, verdict, words)
+    return Finding(name, count, attack, knowledge, "AUC", found.auc, found.low, found.high, verdict, words)
 
 
 def overall(
-    subject: Subject, members: np.ndarray, others: np.ndarray, knowledge: Knowledge, thresholds: Thresholds
+    subject: Subject, members: Floats, others: Floats, knowledge: Knowledge, thresholds: Thresholds
 ) -> list[Finding]:
     """Give the findings on all classes together, by calibrated scores: AUC, and true positives at 1 %."""
     found = separation(members, others, DRAWS.numpy("overall"))

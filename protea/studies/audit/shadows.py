@@ -22,7 +22,7 @@ from protea.core.rng import Streams
 from protea.federation.jobs import Job
 from protea.studies.audit.separation import FEWEST
 from protea.studies.audit.subject import DRAWS, Subject
-from protea.studies.audit.vectors import Link, nearness, sent_vectors, vectors_of
+from protea.studies.audit.vectors import VectorMap, nearness, sent_vectors, vectors_of
 
 Told = Callable[[str, int, int], None]  # what is done, steps done, steps in all
 
@@ -77,7 +77,9 @@ class ShadowScores:
     scores: Tensor
 
 
-def shadow_scores(subject: Subject, target: Tensor, link: Link, shadows: int, rounds: int, told: Told) -> ShadowScores:
+def shadow_scores(
+    subject: Subject, target: Tensor, link: VectorMap, shadows: int, rounds: int, told: Told
+) -> ShadowScores:
     """Train pairs of shadows, each on one half of a pool of members and others, and compare the target with them.
 
     ``target`` is how near each record is to the vectors that really left, through the client's own model.

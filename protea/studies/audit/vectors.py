@@ -35,7 +35,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Link:
+class VectorMap:
     """The map whose class means are what left, and whether of the model before a round's training or after it."""
 
     map: str
@@ -74,29 +74,28 @@ def common_vectors(client: Client, x: Tensor, seed: int) -> Tensor:
 
 
 @torch.no_grad()
-def vectors_of(subject: Subject, client: Client, link: Link) -> Tensor:
+def vectors_of(subject: Subject, client: Client, link: VectorMap) -> Tensor:
     """Return the vectors of all records through a client's model, ``(records, dim)``, on the CPU."""
     found, _ = client.outputs(maps(subject.method, client)[link.map], subject.records)
     return found.cpu()
 
 
-def find_link(subject: Subject, departure: Departure, sent: Prototypes) -> Link:
+def find_link(subject: Subject, departure: Departure, sent: Sequence[Sent]) -> VectorMap:
     """Find the map by which the client's own records give what left: the auditor has them, so it can look."""
-    tried = []
+    tried, labels, told = [], [each.label for each in sent], torch.stack([each.vector for each in sent])
     for stage, weights in (("after", departure.after), ("before", departure.before)):
         client = subject.with_weights(weights)
         for name in maps(subject.method, client):
-            link = Link(name, stage, 0.0)
+            link = VectorMap(name, stage, 0.0)
             found = vectors_of(subject, client, link)
-            if found.shape[1] == sent.vectors.shape[1]:
+            if found.shape[1] == told.shape[1]:
                 own = Prototypes.of(found[subject.inside], subject.labels[subject.inside], subject.classes)
-                here = own.present & sent.present
-                away = (own.vectors - sent.vectors)[here].norm() / sent.vectors[here].norm().clamp(min=1e-12)
-                tried.append(Link(name, stage, float(away)))
+                away = (own.vectors[labels] - told).norm() / told.norm().clamp(min=1e-12)
+                tried.append(VectorMap(name, stage, float(away)))
     return min(tried, key=lambda link: link.error)
 
 
-def sent_vectors(subject: Subject, uploads: Sequence[tuple[int, Named]], link: Link | None = None) -> list[Sent]:
+def sent_vectors(subject: Subject, uploads: Sequence[tuple[int, Named]], link: VectorMap | None = None) -> list[Sent]:
     """Return the class vectors of uploads, each with its round: of each class the newest, or all that differ.
 
     Vectors of different rounds can be compared only where all are made by the same map.

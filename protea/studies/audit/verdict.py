@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, NonNegativeInt
+from pydantic import NonNegativeInt
 
 from protea.config.toml import override, settings_from_table
+from protea.core.ranges import Proportion
 
 Verdict = Literal["safe", "watch", "leaks"]
 ORDER: tuple[Verdict, ...] = ("safe", "watch", "leaks")
-Attack = Literal["counts", "linkage", "membership", "shadows", "inversion", "labels", "replies"]
+AttackKind = Literal["counts", "linkage", "membership", "shadows", "inversion", "labels", "replies"]
 Knowledge = Literal["uploads", "first weights", "own model", "client's model", "replies"]
 
 KNOWLEDGE: dict[Knowledge, str] = {
@@ -23,23 +24,23 @@ KNOWLEDGE: dict[Knowledge, str] = {
     "replies": "The attacker sees the evaluation replies, and nothing else.",
 }
 
-Share = Annotated[float, Field(ge=0, le=1)]
-
 
 @dataclass(frozen=True)
 class Thresholds:
     """From which numbers on a class is watched, or leaks.  All can be set: ``--thresholds auc_leaks=0.7``."""
 
     samples: NonNegativeInt = 5  # behind a vector or a reply; with fewer, what is said is about single persons
-    auc_watch: Share = 0.65  # chance that a member scores above another record, where that is surely above one half
-    auc_leaks: Share = 0.8
-    auc_unsure: Share = 0.95  # watched where the interval reaches this: too few records to tell
-    tpr_watch: Share = 0.05  # members found at 1 % false positives, where that is surely above 1 %
-    tpr_leaks: Share = 0.15
-    exact: Share = 0.01  # distance of the nearest record, relative to the median; below, the vector is that record
-    likeness_watch: Share = 0.5  # correlation of a reconstruction with a record, both less the mean of their class
-    likeness_leaks: Share = 0.7
-    alone: Share = 0.25  # of test samples that are alone in their bin of certainty
+    auc_watch: Proportion = (
+        0.65  # chance that a member scores above another record, where that is surely above one half
+    )
+    auc_leaks: Proportion = 0.8
+    auc_unsure: Proportion = 0.95  # watched where the interval reaches this: too few records to tell
+    tpr_watch: Proportion = 0.05  # members found at 1 % false positives, where that is surely above 1 %
+    tpr_leaks: Proportion = 0.15
+    exact: Proportion = 0.01  # distance of the nearest record, relative to the median; below, the vector is that record
+    likeness_watch: Proportion = 0.5  # correlation of a reconstruction with a record, both less the mean of their class
+    likeness_leaks: Proportion = 0.7
+    alone: Proportion = 0.25  # of test samples that are alone in their bin of certainty
 
 
 def thresholds_from(changes: Sequence[str]) -> Thresholds:
@@ -54,7 +55,7 @@ class Finding:
 
     label: str  # the name of the class; empty for the client as a whole
     samples: int  # that the client has of it for training
-    attack: Attack
+    attack: AttackKind
     knowledge: Knowledge  # what the attacker needs
     measure: str  # what the number is
     number: float | None  # None where nothing could be measured
