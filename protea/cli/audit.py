@@ -153,7 +153,8 @@ def summary(found: AuditResult) -> str:
     tally = ", ".join(f"{verdicts.count(word)} {word}" for word in ("leaks", "watch", "safe"))
     only = verdicts.count("leaks") - less.count("leaks")
     who = f" ({only} of them only to one who has the client's trained model)" if only else ""
-    return f"Classes: {tally.replace(' leaks', f' leaks{who}')}.  Safe means that these attacks failed; it is no guarantee."
+    tally = tally.replace(" leaks", f" leaks{who}")
+    return f"Classes: {tally}.  Safe means that these attacks failed; it is no guarantee."
 
 
 def class_table(found: AuditResult) -> Table:

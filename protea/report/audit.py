@@ -99,10 +99,11 @@ def classes(found: Plain) -> str:
         )
     meaning = "<li><b>without its model</b>: the verdict if nobody but the client has its trained model.</li>"
     meaning += "".join(f"<li><b>{escape(COLUMNS[name])}</b>: {escape(words)}</li>" for name, words in MEANING.items())
+    first = "".join(f'<th scope="col">{words}</th>' for words in ("class", "verdict", "without its model"))
     return (
         f'<div class="table"><table class="classes"><caption>Each class: of each attack the worst number over all '
-        f'attackers</caption><thead><tr><th scope="col">class</th><th scope="col">verdict</th>'
-        f'<th scope="col">without its model</th><th scope="col" class="n">samples</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'attackers</caption><thead><tr>{first}<th scope="col" class="n">samples</th>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
         f'<details><summary>What the columns say</summary><ul class="note">{meaning}</ul></details>'
     )
 

@@ -51,7 +51,9 @@ def digits() -> Dataset:
 
 
 def rows_of(label: int, start: int, count: int) -> torch.Tensor:
-    return (digits().y == label).nonzero().squeeze(1)[start : start + count]
+    """Some images of a digit, in an order of chance: in the file those of one writer stand together."""
+    rows = (digits().y == label).nonzero().squeeze(1)
+    return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(label))][start : start + count]
 
 
 def share(train: dict[int, int], held_out: int = 20) -> Share:
@@ -70,9 +72,10 @@ def rehearsal(
     filters: tuple[Filter, ...] = (),
     dim: int = 32,
     seed: int = 1,
+    dataset: Dataset | None = None,
 ) -> Rehearsal:
     """A client with these digits and a small network, and the server of a federation that has no other."""
-    dataset = digits()
+    dataset = dataset or digits()
     make = ModelMaker(Models("tiny_mlp", dim=dim), dataset.shape, dataset.classes)
 
     def build(id: int, streams: Streams) -> Client:
@@ -84,7 +87,7 @@ def rehearsal(
             make=make,
         )  # fmt: skip
 
-    server = Server(dataset.classes, dim, Streams(seed).at("server"))
+    server = Server(dataset.classes, dim, Streams(seed).at("server"), make=make)
     method.start_server(server)
 
     def aggregate(server: Server, reply: Reply) -> None:
@@ -134,16 +137,22 @@ def test_with_a_secret_seed_nobody_has_the_first_weights():
 
 
 def test_an_overfitted_model_tells_who_was_in_its_training():
-    """Forty epochs on ten samples of each class; the members come to lie at their mean, others do not."""
-    often = Training(batch=5, lr=0.1, epochs=40)
-    found = audited(FedProto(), share(dict.fromkeys(range(4), 10)), training=often, shadows=4)
+    """Labels of chance, so that there is nothing to learn but the samples themselves; it has learned these."""
+    chance = torch.randint(2, (1797,), generator=torch.Generator().manual_seed(0))
+    random = replace(digits(), y=chance)
+    order = torch.randperm(1797, generator=torch.Generator().manual_seed(1))
+    parts = Share(order[:40], order[40:80], order[80:120])
+    often = Training(batch=5, lr=0.1, epochs=20)
+    found = audited(FedProto(), parts, rounds=2, dataset=random, training=often, shadows=4)
 
-    plain = [of(found, str(label), "membership", "client's model") for label in range(4)]
+    plain = [of(found, label, "membership", "client's model") for label in "01"]
     assert {each.verdict for each in plain} == {"leaks"} and min(each.number or 0 for each in plain) > 0.9
+    assert all(each.low is not None and each.low > 0.7 for each in plain)
     whole = of([each for each in found.findings if each.measure == "AUC"], "", "shadows")
-    assert whole.number is not None and whole.low is not None and whole.number > 0.9 and whole.low > 0.8
+    assert whole.verdict == "leaks" and whole.number is not None and whole.number > 0.9
     told = of([each for each in found.findings if each.measure == "true positives"], "", "shadows")
     assert told.verdict == "leaks" and told.number is not None and told.number > 0.3
+    assert found.classes == {"0": "leaks", "1": "leaks"}
 
 
 def test_replies_on_one_test_sample_tell_of_that_sample():
@@ -160,8 +169,8 @@ def test_replies_on_one_test_sample_tell_of_that_sample():
 
 def test_large_classes_and_a_model_that_does_not_overfit_are_safe():
     found = audited(FedProto(), share(dict.fromkeys(range(3), 60), held_out=50), shadows=4)
-    assert found.classes == {"0": "safe", "1": "safe", "2": "safe"}
-    assert found.verdict == "safe", [each for each in found.findings if each.verdict != "safe"]
+    assert not [each for each in found.findings if each.verdict != "safe"]
+    assert found.classes == {"0": "safe", "1": "safe", "2": "safe"} and found.verdict == "safe"
     everything = {"counts", "linkage", "membership", "shadows", "inversion", "labels", "replies"}
     assert {each.attack for each in found.findings} == everything
     assert {each.knowledge for each in found.findings} >= {"own model", "first weights", "client's model"}

@@ -145,4 +145,5 @@ def likenesses(made: Tensor, records: Tensor) -> Tensor:
     """Return the correlation of one input with each of several, ``(records,)``."""
     one, many = made.flatten().double(), records.flatten(1).double()
     one, many = one - one.mean(), many - many.mean(1, keepdim=True)
-    return (many @ one) / (many.norm(dim=1) * one.norm()).clamp(min=1e-12)
+    found: Tensor = (many @ one) / (many.norm(dim=1) * one.norm()).clamp(min=1e-12)
+    return found

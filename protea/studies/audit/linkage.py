@@ -75,22 +75,26 @@ def nearest_records(subject: Subject, attacker: Attacker) -> dict[int, int]:
 
 
 def membership(subject: Subject, attacker: Attacker, thresholds: Thresholds) -> list[Finding]:
-    """Tell, by its distance to the vector of its class, whether a record is behind it."""
+    """Tell, by its distance to the vectors that left, whether a record is behind that of its class."""
     near = nearness(vectors_of(subject, attacker.client, attacker.link), subject.labels, attacker.sent)
     return told(subject, near, attacker.knowledge, thresholds)
 
 
 def told(subject: Subject, scores: Tensor, knowledge: Knowledge, thresholds: Thresholds) -> list[Finding]:
-    """Give the findings on each class whose vectors left, by scores of all records that are higher for members."""
-    present = sorted({int(label) for label in subject.labels[subject.inside & scores.isfinite()]})
+    """Give the findings on each class whose vectors left, by whichever of the scores ``(2, records)`` tells more."""
+    present = sorted({int(label) for label in subject.labels[subject.inside & scores[0].isfinite()]})
     found = []
     for label in present:
-        of = subject.labels == label
-        members, others = (scores[of & rows].numpy() for rows in (subject.inside, subject.compared))
-        rng = DRAWS.at(knowledge, label).numpy("bootstrap")
-        measured = separation(members, others, rng, groups=len(present))
+        of, rng = subject.labels == label, DRAWS.at(knowledge, label).numpy("bootstrap")
+        both = [
+            separation(
+                score[of & subject.inside].numpy(), score[of & subject.compared].numpy(), rng, groups=2 * len(present)
+            )
+            for score in scores
+        ]
+        best = max((each for each in both if each is not None), key=lambda each: each.auc, default=None)
         name, count = subject.names[label], int(subject.counts[label])
-        found.append(membership_finding(name, count, "membership", knowledge, measured, thresholds))
+        found.append(membership_finding(name, count, "membership", knowledge, best, thresholds))
     return found
 
 
@@ -102,7 +106,10 @@ def membership_finding(
         words = f"Fewer than {FEWEST} other records of this class to compare with: nobody can tell here."
         return Finding(name, count, attack, knowledge, "AUC", None, None, None, "watch", words)
     verdict: Verdict = "safe"
-    words = f"{found.members} members, {found.others} others; {100 * found.tpr:.0f} % found at 1 % false positives."
+    many = "" if found.members == 1 else "s"
+    words = (
+        f"{found.members} member{many}, {found.others} others; {100 * found.tpr:.0f} % found at 1 % false positives."
+    )
     if found.low > 0.5:
         verdict = graded(found.auc, thresholds.auc_watch, thresholds.auc_leaks)
     if verdict == "safe" and found.high >= thresholds.auc_unsure:

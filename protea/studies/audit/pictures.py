@@ -26,7 +26,7 @@ def pictures(found: AuditResult) -> list[dict[str, Any]]:
     images = x.ndim == 4 and x.shape[1] in (1, 3)
     if subject.text is None and not images:
         return []
-    result = []
+    result: list[dict[str, Any]] = []
     for label, nearest in found.retrieved.items():
         behind = bool(subject.inside[nearest]) and int(subject.labels[nearest]) == label
         caption = f"nearest record, {'behind it' if behind else 'not behind it'}"

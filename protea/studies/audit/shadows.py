@@ -82,11 +82,11 @@ def shadow_scores(
 ) -> ShadowScores:
     """Train pairs of shadows, each on one half of a pool of members and others, and compare the target with them.
 
-    ``target`` is how near each record is to the vectors that really left, through the client's own model.
+    ``target`` are the scores of :func:`nearness` by the vectors that really left, through the client's own model.
     """
     rows = pool(subject)
     inside = torch.zeros(shadows, len(rows), dtype=torch.bool)
-    near = torch.full((shadows, len(rows)), torch.nan, dtype=torch.float64)
+    near = torch.full((2, shadows, len(rows)), torch.nan, dtype=torch.float64)
     for shadow in range(shadows):
         told("shadow models", shadow, shadows)
         inside[shadow] = half(subject.labels[rows], shadow)
@@ -96,11 +96,14 @@ def shadow_scores(
         if link.stage == "before":
             made.client.model.load_state_dict(made.before)
         sent = sent_vectors(subject, made.uploads if link.constant else made.uploads[-1:], link)
-        near[shadow] = nearness(vectors_of(subject, made.client, link), subject.labels, sent)[rows]
+        near[:, shadow] = nearness(vectors_of(subject, made.client, link), subject.labels, sent)[:, rows]
     told("shadow models", shadows, shadows)
     labels = subject.labels[rows]
-    level, levels = levelled(target[rows][None], labels)[0], levelled(near, labels)
-    return ShadowScores(rows, likelihood_ratio(level, levels, inside, labels))
+    ratios = [
+        likelihood_ratio(levelled(one[None], labels)[0], levelled(many, labels), inside, labels)
+        for one, many in zip(target[:, rows], near, strict=True)
+    ]
+    return ShadowScores(rows, ratios[0] + ratios[1])  # as if the two scores were independent
 
 
 def pool(subject: Subject) -> Tensor:

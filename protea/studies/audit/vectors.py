@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -52,7 +53,7 @@ class VectorMap:
         return departure.before if self.stage == "before" else departure.after
 
 
-def maps(method: Method[object, object], client: Client) -> dict[str, Map]:
+def maps(method: Method[Any, Any], client: Client) -> dict[str, Map]:
     """Return the maps from a batch of records to vectors, by name, through a client's model."""
     if isinstance(method, FedLOO):
         return {COMMON: lambda x: common_vectors(client, x, method.map_seed)}
@@ -113,15 +114,23 @@ def sent_vectors(subject: Subject, uploads: Sequence[tuple[int, Named]], link: V
 
 
 def nearness(vectors: Tensor, labels: Tensor, sent: Sequence[Sent]) -> Tensor:
-    """Return how near each record is to a vector of its class: minus the log of the distance; nan where none left.
+    """Return two scores of each record, ``(2, records)``, that are high for records behind the vector of their class.
 
-    The log makes the scores of different models alike, up to a constant.
+    The first is minus the log of the distance to that vector; the second adds the log of the distance to the nearest
+    vector of another class, which tells more of a model that has learned its samples by heart.  Logs make the scores
+    of different models alike, up to a constant.  A class of which no vector left has nan.
     """
-    found = torch.full((len(vectors),), torch.nan, dtype=torch.float64)
-    for label in {each.label for each in sent}:
-        rows = (labels == label).nonzero().squeeze(1)
+    found = torch.full((2, len(vectors)), torch.nan, dtype=torch.float64)
+    present = sorted({each.label for each in sent})
+    away = torch.full((len(vectors), max(present, default=0) + 1), torch.inf, dtype=torch.float64)
+    for label in present:
         targets = torch.stack([each.vector for each in sent if each.label == label]).double()
-        away = torch.cdist(vectors[rows].double(), targets, compute_mode="donot_use_mm_for_euclid_dist").amin(1)
-        scale = targets.norm(dim=1).mean().clamp(min=1e-12)
-        found[rows] = -(away / scale + 1e-6).log()
+        away[:, label] = torch.cdist(vectors.double(), targets, compute_mode="donot_use_mm_for_euclid_dist").amin(1)
+    scale = torch.stack([each.vector for each in sent]).double().norm(dim=1).mean().clamp(min=1e-12) if sent else 1.0
+    logs = (away / scale + 1e-6).log()
+    for label in present:
+        rows = labels == label
+        own, others = logs[rows, label], logs[rows][:, [other for other in present if other != label]]
+        found[0, rows] = -own
+        found[1, rows] = others.amin(1) - own if len(present) > 1 else -own
     return found

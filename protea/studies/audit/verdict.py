@@ -35,8 +35,8 @@ class Thresholds:
     )
     auc_leaks: Proportion = 0.8
     auc_unsure: Proportion = 0.95  # watched where the interval reaches this: too few records to tell
-    tpr_watch: Proportion = 0.05  # members found at 1 % false positives, where that is surely above 1 %
-    tpr_leaks: Proportion = 0.15
+    tpr_watch: Proportion = 0.1  # members found at 1 % false positives, where that is surely above 1 %
+    tpr_leaks: Proportion = 0.25
     exact: Proportion = 0.01  # distance of the nearest record, relative to the median; below, the vector is that record
     likeness_watch: Proportion = 0.5  # correlation of a reconstruction with a record, both less the mean of their class
     likeness_leaks: Proportion = 0.7
