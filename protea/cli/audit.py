@@ -20,7 +20,7 @@ from protea.core.errors import ConfigError
 from protea.core.files import write_text
 
 if TYPE_CHECKING:  # imported when the command is called
-    from protea.studies.audit import AuditResult, Finding, Subject, Thresholds
+    from protea.studies.audit import AuditFinding, AuditResult, Subject, Thresholds
 
 ROUNDS, SITE_ROUNDS = 8, 5  # of a run that are looked at; that a site trains
 SHOWN = 12  # reasons on the screen
@@ -128,19 +128,16 @@ def telling() -> Iterator[Told]:
 
 def show_audit(console: Console, found: AuditResult) -> None:
     """Print what was attacked, a line for each class, and why classes are not safe."""
-    from protea.studies.audit import most_telling
-
     subject = found.subject
     about = ", ".join(f"{name} {value}" for name, value in subject.settings.items())
     say(console, f"Audit of {subject.name} ({about}): {subject.members:,} records of {subject.classes} classes.")
     for note in found.notes:
         say(console, f"  {note}")
     console.print(class_table(found))
-    reasons = [most_telling(found.of_class(name)) for name, verdict in found.classes.items() if verdict != "safe"]
-    for finding in reasons[:SHOWN]:
+    for finding in found.reasons[:SHOWN]:
         say(console, f"  {finding.label} {finding.verdict}: {kind_of(finding)}.  {finding.words}")
-    if len(reasons) > SHOWN:
-        say(console, f"  ... and {len(reasons) - SHOWN} more classes; --html or --json have all.")
+    if len(found.reasons) > SHOWN:
+        say(console, f"  ... and {len(found.reasons) - SHOWN} more classes; --html or --json have all.")
     for finding in found.findings:
         if not finding.label and finding.attack in ("shadows", "labels", "replies"):
             say(console, f"  All classes, {kind_of(finding)}: {in_words(finding)}")
@@ -171,7 +168,7 @@ def class_table(found: AuditResult) -> Table:
     return table
 
 
-def shown(findings: list[Finding]) -> str:
+def shown(findings: list[AuditFinding]) -> str:
     """Return the number of the worst of some findings, in its colour."""
     if not findings:
         return "-"
@@ -185,13 +182,13 @@ def shown(findings: list[Finding]) -> str:
     return text if worst.verdict == "safe" else f"[{STYLES[worst.verdict]}]{text}[/]"
 
 
-def kind_of(finding: Finding) -> str:
+def kind_of(finding: AuditFinding) -> str:
     """Name an attack, and what the attacker must know for it beside what left."""
     needs = "" if finding.knowledge in ("uploads", "replies") else f" by one who has the {finding.knowledge}"
     return f"{finding.attack}{needs.replace('the own', 'an own')}"
 
 
-def in_words(finding: Finding) -> str:
+def in_words(finding: AuditFinding) -> str:
     """Return a finding on the whole client as a sentence."""
     if finding.number is None or finding.low is None or finding.high is None:
         return f"{finding.words}  [{finding.verdict}]"

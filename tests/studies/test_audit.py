@@ -38,7 +38,7 @@ from protea.methods.fedpagr import FedPAGR
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.models.maker import ModelMaker
-from protea.studies.audit import AuditResult, Finding, Rehearsal, Thresholds, attack, findings, subject_of_run
+from protea.studies.audit import AuditFinding, AuditResult, Rehearsal, Thresholds, attack, findings, subject_of_run
 from protea.studies.audit.attack import silent
 from protea.studies.audit.separation import separation, true_positives
 from protea.studies.audit.shadows import half, likelihood_ratio
@@ -102,7 +102,9 @@ def audited(method: Method[Any, Any], parts: Share, rounds: int = 1, shadows: in
     return attack(rehearsal(method, parts, **more).subject(rounds, silent), shadows=shadows)
 
 
-def of(found: AuditResult | Sequence[Finding], label: str, attack: str, knowledge: str | None = None) -> Finding:
+def of(
+    found: AuditResult | Sequence[AuditFinding], label: str, attack: str, knowledge: str | None = None
+) -> AuditFinding:
     """The one finding of an attack, by an attacker who knows this."""
     rows = found.findings if isinstance(found, AuditResult) else found
     (one,) = [

@@ -18,11 +18,11 @@ from protea.studies.audit.attack import AuditResult, attack, findings
 from protea.studies.audit.from_run import subject_of_run
 from protea.studies.audit.rehearsal import Rehearsal
 from protea.studies.audit.subject import Subject
-from protea.studies.audit.verdict import Finding, Thresholds, most_telling, thresholds_from
+from protea.studies.audit.verdict import AuditFinding, Thresholds, most_telling, thresholds_from
 
 __all__ = [
+    "AuditFinding",
     "AuditResult",
-    "Finding",
     "Rehearsal",
     "Subject",
     "Thresholds",

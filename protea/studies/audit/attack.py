@@ -25,7 +25,7 @@ from protea.studies.audit.separation import separation
 from protea.studies.audit.shadows import Told, shadow_scores
 from protea.studies.audit.subject import DRAWS, Subject
 from protea.studies.audit.vectors import POOR, Sent, VectorMap, find_link, nearness, sent_vectors, vectors_of
-from protea.studies.audit.verdict import KNOWLEDGE, Finding, Thresholds, Verdict, most_telling, worst
+from protea.studies.audit.verdict import KNOWLEDGE, AuditFinding, Thresholds, Verdict, most_telling, worst
 
 SHADOWS = 16
 SHADOW_ROUNDS = 20  # of training at most, for shadows and for an attacker's own model
@@ -41,7 +41,7 @@ class AuditResult:
 
     subject: Subject
     thresholds: Thresholds
-    findings: list[Finding]
+    findings: list[AuditFinding]
     notes: list[str]  # what is attacked, and what could not be
     presence: dict[str, list[int]]  # rounds in which each class had a vector
     reconstructions: list[Reconstruction]
@@ -52,7 +52,7 @@ class AuditResult:
         """The worst verdict of all findings."""
         return worst(self.findings)
 
-    def of_class(self, name: str) -> list[Finding]:
+    def of_class(self, name: str) -> list[AuditFinding]:
         """Return the findings on one class."""
         return [finding for finding in self.findings if finding.label == name]
 
@@ -61,6 +61,11 @@ class AuditResult:
         """The verdict on each class that the client has, or whose vector left, by its name."""
         names = [name for name in self.subject.names if self.of_class(name)]
         return {name: worst(self.of_class(name)) for name in names}
+
+    @property
+    def reasons(self) -> list[AuditFinding]:
+        """The worst finding on each class that is not safe, in the order of classes."""
+        return [most_telling(self.of_class(name)) for name, verdict in self.classes.items() if verdict != "safe"]
 
     @property
     def without_model(self) -> dict[str, Verdict]:
@@ -72,7 +77,7 @@ class AuditResult:
 
     def _worst(self, name: str) -> dict[str, int]:
         """Return, for each attack on a class, the place of its worst finding."""
-        found: dict[str, list[Finding]] = {}
+        found: dict[str, list[AuditFinding]] = {}
         for finding in self.of_class(name):
             found.setdefault(finding.attack, []).append(finding)
         return {attack: self.findings.index(most_telling(some)) for attack, some in found.items()}
@@ -108,7 +113,7 @@ class AuditResult:
         }
 
 
-def findings(subject: Subject, thresholds: Thresholds | None = None, *, shadows: int = SHADOWS) -> list[Finding]:
+def findings(subject: Subject, thresholds: Thresholds | None = None, *, shadows: int = SHADOWS) -> list[AuditFinding]:
     """Attack a subject, and return one row for each class and attack."""
     return attack(subject, thresholds, shadows=shadows).findings
 
@@ -130,7 +135,7 @@ def _attack(subject: Subject, limits: Thresholds, shadows: int, shadow_rounds: i
     last = subject.departures[-1]
     uploads = [(each.round, each.up) for each in subject.departures]
     newest = sent_vectors(subject, uploads)
-    notes, found, images = list(subject.attacked), list[Finding](), list[Reconstruction]()
+    notes, found, images = list(subject.attacked), list[AuditFinding](), list[Reconstruction]()
     everything: Sequence[Sent] = []
     retrieved: dict[int, int] = {}
     if subject.sent(last.up, last.round) is None:
@@ -212,7 +217,7 @@ def attackers(subject: Subject, link: VectorMap, sent: Sequence[Sent], rounds: i
 
 def calibrated(
     subject: Subject, attacker: Attacker, shadows: int, rounds: int, thresholds: Thresholds, told: Told
-) -> list[Finding]:
+) -> list[AuditFinding]:
     """Test membership by shadow models: one finding for each class, and two for all of them together."""
     near = nearness(vectors_of(subject, attacker.client, attacker.link), subject.labels, attacker.sent)
     scored = shadow_scores(subject, near, attacker.link, shadows, rounds, told)

@@ -13,7 +13,7 @@ from protea.studies.audit.linkage import Attacker
 from protea.studies.audit.separation import FEWEST
 from protea.studies.audit.subject import DRAWS, Subject
 from protea.studies.audit.vectors import Map, Sent, maps
-from protea.studies.audit.verdict import Finding, Knowledge, Thresholds, graded
+from protea.studies.audit.verdict import AuditFinding, Knowledge, Thresholds, graded
 
 STEPS = 300
 RATE = 0.1  # of Adam
@@ -49,7 +49,7 @@ def why_not_invert(subject: Subject) -> str:
 
 def inversion(
     subject: Subject, attacker: Attacker, thresholds: Thresholds
-) -> tuple[list[Finding], list[Reconstruction]]:
+) -> tuple[list[AuditFinding], list[Reconstruction]]:
     """Reconstruct an input from each vector, and compare it with the client's records and with others."""
     every = torch.arange(len(subject.records)).split(BATCH)
     records = torch.cat([subject.records.batch(rows)[0].cpu() for rows in every])
@@ -86,12 +86,12 @@ class Likely:
         return cls(means, (ways * lengths.unsqueeze(1) / len(flat) ** 0.5)[:WAYS], span)
 
 
-def finding(subject: Subject, found: Reconstruction, thresholds: Thresholds) -> Finding:
+def finding(subject: Subject, found: Reconstruction, thresholds: Thresholds) -> AuditFinding:
     """Make a finding of a reconstruction: it tells something if it is liker to a record than chance makes it."""
     verdict = graded(found.likeness, thresholds.likeness_watch, thresholds.likeness_leaks)
     above = found.likeness > found.chance + MARGIN
     words = f"Like a record behind the vector by {found.likeness:.2f}; like other records by chance {found.chance:.2f}."
-    return Finding(
+    return AuditFinding(
         subject.names[found.label], int(subject.counts[found.label]), "inversion", found.knowledge, "likeness",
         found.likeness, None, None, verdict if above else "safe", words,
     )  # fmt: skip

@@ -10,10 +10,10 @@ from torch import Tensor
 from protea.evaluation.counts import Counts
 from protea.studies.audit.subject import Subject
 from protea.studies.audit.vectors import Sent
-from protea.studies.audit.verdict import Finding, Knowledge, Thresholds, Verdict
+from protea.studies.audit.verdict import AuditFinding, Knowledge, Thresholds, Verdict
 
 
-def class_sizes(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds) -> list[Finding]:
+def class_sizes(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds) -> list[AuditFinding]:
     """Say of each class what its vector and its count tell about how many samples are behind it."""
     found = []
     for label in range(subject.classes):
@@ -32,7 +32,7 @@ def class_sizes(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds) 
             verdict = "watch" if own < thresholds.samples else "safe"
             words = f"That the class is there; its size ({own}) does not leave, the count says {few:g}."
         number = float(sum(counts)) if counts else None
-        found.append(Finding(name, own, "counts", "uploads", "samples told", number, None, None, verdict, words))
+        found.append(AuditFinding(name, own, "counts", "uploads", "samples told", number, None, None, verdict, words))
     return found
 
 
@@ -44,7 +44,7 @@ def _vectors(count: int) -> str:
     return "one vector" if count == 1 else f"{count} vectors"
 
 
-def distribution(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds) -> list[Finding]:
+def distribution(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds) -> list[AuditFinding]:
     """Estimate the client's label distribution from what left, and say how far the estimate is from the truth.
 
     The distance is half the sum of absolute differences, from 0 (known exactly) to 1.
@@ -68,7 +68,9 @@ def distribution(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds)
         knowledge: Knowledge = "replies" if source.endswith("replies") else "uploads"
         verdict: Verdict = "watch" if small and away < 0.1 else "safe"
         words = f"Label distribution by {source}: off by {100 * away:.0f} % of the samples."
-        found.append(Finding("", subject.members, "labels", knowledge, "distance", away, None, None, verdict, words))
+        found.append(
+            AuditFinding("", subject.members, "labels", knowledge, "distance", away, None, None, verdict, words)
+        )
     return found
 
 

@@ -12,7 +12,7 @@ from protea.studies.audit.separation import FEWEST, Floats, Separation, separati
 from protea.studies.audit.shadows import train
 from protea.studies.audit.subject import DRAWS, Subject
 from protea.studies.audit.vectors import Sent, VectorMap, nearness, vectors_of
-from protea.studies.audit.verdict import AttackKind, Finding, Knowledge, Thresholds, Verdict, graded
+from protea.studies.audit.verdict import AttackKind, AuditFinding, Knowledge, Thresholds, Verdict, graded
 
 RARE = 20  # others of its class among which a single record that ranks first is no chance
 
@@ -32,7 +32,7 @@ def own_model(subject: Subject, rounds: int) -> Client:
     return train(subject, subject.reference, "attacker", rounds, seed=DRAWS.seed("first weights")).client
 
 
-def linkage(subject: Subject, attacker: Attacker, thresholds: Thresholds) -> list[Finding]:
+def linkage(subject: Subject, attacker: Attacker, thresholds: Thresholds) -> list[AuditFinding]:
     """Find, for each vector, the rank of the nearest record that is behind it, among all records."""
     vectors = vectors_of(subject, attacker.client, attacker.link)
     candidates = (subject.inside | subject.compared).nonzero().squeeze(1)
@@ -43,14 +43,14 @@ def linkage(subject: Subject, attacker: Attacker, thresholds: Thresholds) -> lis
 
 def _linked(
     subject: Subject, attacker: Attacker, sent: Sent, vectors: Tensor, candidates: Tensor, thresholds: Thresholds
-) -> Finding:
+) -> AuditFinding:
     away = (vectors[candidates].double() - sent.vector.double()).norm(dim=1)
     ours = subject.inside[candidates] & (subject.labels[candidates] == sent.label)
     alike = subject.compared[candidates] & (subject.labels[candidates] == sent.label)
     name, behind = subject.names[sent.label], int(subject.counts[sent.label])
     if not ours.any():
         words = "A vector of a class left that the client has no record of."
-        return Finding(name, 0, "linkage", attacker.knowledge, "rank", None, None, None, "safe", words)
+        return AuditFinding(name, 0, "linkage", attacker.knowledge, "rank", None, None, None, "safe", words)
     rank = 1 + int((away < away[ours].min()).sum())
     share = float(away[ours].min() / away.median().clamp(min=1e-12))
     words = (
@@ -62,7 +62,7 @@ def _linked(
     elif behind == 1 and int((away[alike] < away[ours].min()).sum()) == 0:
         verdict = "leaks" if int(alike.sum()) >= RARE else "watch"
         words += ", its only one"
-    return Finding(name, behind, "linkage", attacker.knowledge, "rank", rank, None, None, verdict, f"{words}.")
+    return AuditFinding(name, behind, "linkage", attacker.knowledge, "rank", rank, None, None, verdict, f"{words}.")
 
 
 def nearest_records(subject: Subject, attacker: Attacker) -> dict[int, int]:
@@ -74,13 +74,13 @@ def nearest_records(subject: Subject, attacker: Attacker) -> dict[int, int]:
     }
 
 
-def membership(subject: Subject, attacker: Attacker, thresholds: Thresholds) -> list[Finding]:
+def membership(subject: Subject, attacker: Attacker, thresholds: Thresholds) -> list[AuditFinding]:
     """Tell, by its distance to the vectors that left, whether a record is behind that of its class."""
     near = nearness(vectors_of(subject, attacker.client, attacker.link), subject.labels, attacker.sent)
     return told(subject, near, attacker.knowledge, thresholds)
 
 
-def told(subject: Subject, scores: Tensor, knowledge: Knowledge, thresholds: Thresholds) -> list[Finding]:
+def told(subject: Subject, scores: Tensor, knowledge: Knowledge, thresholds: Thresholds) -> list[AuditFinding]:
     """Give the findings on each class whose vectors left, by whichever of the scores ``(2, records)`` tells more."""
     present = sorted({int(label) for label in subject.labels[subject.inside & scores[0].isfinite()]})
     found = []
@@ -100,11 +100,11 @@ def told(subject: Subject, scores: Tensor, knowledge: Knowledge, thresholds: Thr
 
 def membership_finding(
     name: str, count: int, attack: AttackKind, knowledge: Knowledge, found: Separation | None, thresholds: Thresholds
-) -> Finding:
+) -> AuditFinding:
     """Make a finding, with its verdict, of how far members lie above others."""
     if found is None:
         words = f"Fewer than {FEWEST} other records of this class to compare with: nobody can tell here."
-        return Finding(name, count, attack, knowledge, "AUC", None, None, None, "watch", words)
+        return AuditFinding(name, count, attack, knowledge, "AUC", None, None, None, "watch", words)
     verdict: Verdict = "safe"
     many = "" if found.members == 1 else "s"
     words = (
@@ -114,12 +114,12 @@ def membership_finding(
         verdict = graded(found.auc, thresholds.auc_watch, thresholds.auc_leaks)
     if verdict == "safe" and found.high >= thresholds.auc_unsure:
         verdict, words = "watch", f"Too few to tell: {words}"
-    return Finding(name, count, attack, knowledge, "AUC", found.auc, found.low, found.high, verdict, words)
+    return AuditFinding(name, count, attack, knowledge, "AUC", found.auc, found.low, found.high, verdict, words)
 
 
 def overall(
     subject: Subject, members: Floats, others: Floats, knowledge: Knowledge, thresholds: Thresholds
-) -> list[Finding]:
+) -> list[AuditFinding]:
     """Give the findings on all classes together, by calibrated scores: AUC, and true positives at 1 %."""
     found = separation(members, others, DRAWS.numpy("overall"))
     if found is None:
@@ -131,5 +131,5 @@ def overall(
     low, high = found.tpr_low, found.tpr_high
     return [
         membership_finding("", subject.members, "shadows", knowledge, found, thresholds),
-        Finding("", subject.members, "shadows", knowledge, "true positives", found.tpr, low, high, verdict, words),
+        AuditFinding("", subject.members, "shadows", knowledge, "true positives", found.tpr, low, high, verdict, words),
     ]

@@ -50,7 +50,7 @@ def thresholds_from(changes: Sequence[str]) -> Thresholds:
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """What one attack found about one class, or about the client as a whole."""
 
     label: str  # the name of the class; empty for the client as a whole
@@ -65,7 +65,7 @@ class Finding:
     words: str
 
 
-def worst(findings: Iterable[Finding]) -> Verdict:
+def worst(findings: Iterable[AuditFinding]) -> Verdict:
     """Give the worst verdict; safe where there are no findings."""
     return max((finding.verdict for finding in findings), key=ORDER.index, default="safe")
 
@@ -79,10 +79,10 @@ def graded(number: float, watch: float, leaks: float) -> Verdict:
     return "leaks" if number >= leaks else "watch" if number >= watch else "safe"
 
 
-def most_telling(findings: Sequence[Finding]) -> Finding:
+def most_telling(findings: Sequence[AuditFinding]) -> AuditFinding:
     """Return the worst finding; of several that are as bad, the one with the most telling number."""
 
-    def key(finding: Finding) -> tuple[int, float]:
+    def key(finding: AuditFinding) -> tuple[int, float]:
         small = finding.attack in ("linkage", "replies", "counts")  # where a small number tells more
         value = -float("inf") if finding.number is None else -finding.number if small else finding.number
         return ORDER.index(finding.verdict), value
