@@ -20,7 +20,7 @@ from protea.clients.plan import WorkerPlan
 from protea.config import registry
 from protea.config.families import Member
 from protea.config.sections import Checkpoint
-from protea.core.errors import ConfigError
+from protea.core.errors import ConfigError, PayloadError
 from protea.core.payload import pack, unpack
 from protea.core.rng import Streams
 from protea.core.samples import Samples
@@ -240,6 +240,23 @@ def test_vectors_that_are_means_of_nothing_known_are_called_so():
     found = audited(FedProto(), share({0: 20, 1: 20, 2: 20}), filters=(Noisy(),))
     assert any("no class means by any map" in note for note in found.notes)
     assert {each.verdict for each in found.findings if each.attack in ("linkage", "inversion")} == {"safe"}
+
+
+class Sealed(Filter):
+    """What nobody can open alone."""
+
+    def leave(self, up: Any, at: Passage) -> Any:
+        return {"sealed": torch.zeros(3)}
+
+    def arrive(self, up: Any, at: Passage) -> Any:
+        raise PayloadError("it is sealed.")
+
+
+def test_what_the_receiver_cannot_read_is_not_attacked_and_that_is_said():
+    played = rehearsal(FedProto(), share({0: 20, 1: 20}), filters=(Sealed(),))
+    found = attack(replace(played, aggregate=lambda server, reply: None).subject(1, silent), shadows=0)
+    assert any("cannot read it (it is sealed.)" in note for note in found.notes)
+    assert {each.attack for each in found.findings if each.number is not None} == {"labels", "replies"}
 
 
 @pytest.mark.parametrize("name", ["fedavg", "lg_fedavg"])

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from protea.core.devices import torch_threads
+from protea.core.errors import PayloadError
 from protea.core.payload import Named, nbytes, places_of
 from protea.core.prototypes import Prototypes
 from protea.studies.audit.inversion import Reconstruction, inversion, why_not_invert
@@ -134,11 +135,16 @@ def attack(
 def _attack(subject: Subject, limits: Thresholds, shadows: int, shadow_rounds: int, told: Told) -> AuditResult:
     last = subject.departures[-1]
     uploads = [(each.round, each.up) for each in subject.departures]
-    newest = sent_vectors(subject, uploads)
+    newest, unread = readable_vectors(subject, uploads)
     notes, found, images = list(subject.attacked), list[AuditFinding](), list[Reconstruction]()
     everything: Sequence[Sent] = []
     retrieved: dict[int, int] = {}
-    if subject.sent(last.up, last.round) is None:
+    if unread:
+        notes.append(
+            f"Who receives one upload alone cannot read it ({unread})  Linkage, membership and inversion have nothing "
+            f"to attack then; what sums over several clients tell is not audited."
+        )
+    elif subject.sent(last.up, last.round) is None:
         notes.append(
             f"{type(subject.method).__name__} sends no class vectors but {_names(last.up)}, which linkage, membership "
             f"and inversion do not attack.  That is no sign of safety: weights tell more than class vectors do.  "
@@ -170,7 +176,15 @@ def _attack(subject: Subject, limits: Thresholds, shadows: int, shadow_rounds: i
             notes.append("The client's first weights come from a secret seed, so nobody can rebuild its first model.")
     found = [*class_sizes(subject, everything, limits), *found, *distribution(subject, everything, limits)]
     found += single_samples(subject, limits)
-    return AuditResult(subject, limits, found, notes, presence(subject), images, retrieved)
+    return AuditResult(subject, limits, found, notes, {} if unread else presence(subject), images, retrieved)
+
+
+def readable_vectors(subject: Subject, uploads: Sequence[tuple[int, Named]]) -> tuple[list[Sent], str]:
+    """Return the newest vector of each class that left, or why who receives an upload cannot read it."""
+    try:
+        return sent_vectors(subject, uploads), ""
+    except PayloadError as error:
+        return [], str(error)
 
 
 def _names(up: Named) -> str:
