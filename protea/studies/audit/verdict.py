@@ -14,6 +14,7 @@ from protea.core.ranges import Proportion
 Verdict = Literal["safe", "watch", "leaks"]
 ORDER: tuple[Verdict, ...] = ("safe", "watch", "leaks")
 AttackKind = Literal["counts", "linkage", "membership", "shadows", "inversion", "labels", "replies"]
+TELLING: tuple[AttackKind, ...] = ("linkage", "inversion", "shadows", "membership", "counts", "replies", "labels")
 Knowledge = Literal["uploads", "first weights", "own model", "client's model", "replies"]
 
 KNOWLEDGE: dict[Knowledge, str] = {
@@ -80,11 +81,11 @@ def graded(number: float, watch: float, leaks: float) -> Verdict:
 
 
 def most_telling(findings: Sequence[AuditFinding]) -> AuditFinding:
-    """Return the worst finding; of several that are as bad, the one with the most telling number."""
+    """Return the worst finding; of several that are as bad, that of the most telling attack, with its worst number."""
 
-    def key(finding: AuditFinding) -> tuple[int, float]:
+    def key(finding: AuditFinding) -> tuple[int, int, float]:
         small = finding.attack in ("linkage", "replies", "counts")  # where a small number tells more
         value = -float("inf") if finding.number is None else -finding.number if small else finding.number
-        return ORDER.index(finding.verdict), value
+        return ORDER.index(finding.verdict), -TELLING.index(finding.attack), value
 
     return max(findings, key=key)
