@@ -198,6 +198,8 @@ def test_counts_that_do_not_leave_are_not_told():
     sizes = {each.label: (each.number, each.verdict) for each in found.findings if each.attack == "counts"}
     assert sizes == {"0": (1, "watch"), "1": (1, "safe"), "2": (1, "safe")}
     assert any("features of length 1" in note for note in found.notes)
+    (told,) = [each for each in found.findings if each.attack == "labels" and each.measure == "samples told"]
+    assert told.number == 43 and "exactly: 43" in told.words
 
 
 def test_vectors_that_are_mean_scores_are_known_as_such():

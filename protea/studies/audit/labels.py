@@ -62,7 +62,7 @@ def distribution(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds)
             guesses["test samples in replies"] = counts.samples.double()
     truth = subject.counts.double() / subject.counts.sum()
     small = bool(((subject.counts > 0) & (subject.counts < thresholds.samples)).any())
-    found = []
+    found = [whole_size(subject)]
     for source, guess in guesses.items():
         away = float((guess / guess.sum() - truth).abs().sum() / 2)
         knowledge: Knowledge = "replies" if source.endswith("replies") else "uploads"
@@ -72,6 +72,16 @@ def distribution(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds)
             AuditFinding("", subject.members, "labels", knowledge, "distance", away, None, None, verdict, words)
         )
     return found
+
+
+def whole_size(subject: Subject) -> AuditFinding:
+    """Say whether the number that goes with every upload is that of the client's training samples."""
+    told = subject.departures[-1].samples
+    exact = "exactly" if told == subject.members else "not exactly"
+    words = f"With an upload goes the number of training samples, {exact}: {told}."
+    return AuditFinding(
+        "", subject.members, "labels", "uploads", "samples told", float(told), None, None, "safe", words
+    )
 
 
 def presence(subject: Subject) -> dict[str, list[int]]:

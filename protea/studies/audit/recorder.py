@@ -19,6 +19,7 @@ class Departure:
     round: int
     down: Named  # that was sent to it
     up: Named  # as it left, after all filters
+    samples: int  # that the client says it has for training
     before: Named
     after: Named
 
@@ -60,4 +61,4 @@ class Recorder(Inline):
         elif job.task == "train":
             if len(self.departures) > 1:
                 self.departures[-1] = replace(self.departures[-1], before={}, after={})
-            self.departures.append(Departure(job.round, job.down, reply.up, before, self.weights()))
+            self.departures.append(Departure(job.round, job.down, reply.up, reply.samples, before, self.weights()))
