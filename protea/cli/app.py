@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from protea.cli import federation, site
+from protea.cli.audit import audit
 from protea.cli.compare import compare
 from protea.cli.export import export
 from protea.cli.listing import doctor, list_
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(resume)
 app.command()(show)
+app.command()(audit)
 app.command("list")(list_)
 app.command()(doctor)
 app.add_typer(federation.app, name="federation")

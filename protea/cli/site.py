@@ -10,6 +10,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from protea.cli.audit import audit_site
 from protea.cli.federation import say
 from protea.cli.predict import Out, Resize, SamplesPath, progress, refuse_out, show_predictions
 from protea.config.units import format_bytes
@@ -22,6 +23,7 @@ BundleFile = Annotated[
     Path | None, typer.Argument(metavar="[BUNDLE]", help="What the coordinator sent.", show_default=False)
 ]
 Directory = Annotated[Path, typer.Option("--dir", help="The site's directory.")]
+WithAudit = Annotated[bool, typer.Option("--audit", help="Also attack what would leave, and say what leaks.")]
 SiteRule = Annotated[
     str | None,
     typer.Option(
@@ -93,7 +95,7 @@ def init(
 
 
 @app.command()
-def check(bundle: BundleFile = None, directory: Directory = Path()) -> None:
+def check(bundle: BundleFile = None, directory: Directory = Path(), audit: WithAudit = False) -> None:
     """Train one round here, and show exactly what would leave this site.  Nothing is sent."""
     from protea.network.site.check import trial
 
@@ -117,6 +119,8 @@ def check(bundle: BundleFile = None, directory: Directory = Path()) -> None:
     else:
         say(console, "This method sends no prototypes; what it sends instead is in the table.")
     say(console, f"With it go: {found.beside}.")
+    if audit:
+        audit_site(console, directory)
     say(console, "Ready.  Take part: protea site join" + ("" if directory == Path() else f" --dir {directory}"))
 
 
