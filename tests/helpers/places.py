@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+from protea.config import registry
 from protea.core.payload import Named
 from protea.engines.messages import job_to_bytes, joined, parted
 from protea.federation.jobs import Job, JobKind
@@ -37,11 +39,21 @@ def base(path: Path, *changes: str, tls: bool = True, **settings: Any) -> Coordi
     return CoordinatorDirectory.create(path, new_task(table, list(changes)), "localhost", 8443, tls)
 
 
-def site(path: Path, bundle: Path, python: str | None = None, settings: str = "") -> Site:
-    """A site's directory, complete."""
+ALL = f"""min_samples_per_class = 1
+counts = "exact"
+report = "full"
+methods = {json.dumps(list(registry.table("methods")))}
+[refused]
+"""  # a policy that changes nothing that leaves, and refuses nothing
+
+
+def site(path: Path, bundle: Path, python: str | None = None, settings: str = "", policy: str | None = None) -> Site:
+    """A site's directory, complete but for a policy where none is given."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "site.py").write_text(code() if python is None else python)
     (path / "site.toml").write_text('device = "cpu"\n' + settings)
+    if policy is not None:
+        (path / "policy.toml").write_text(policy)
     open_bundle(bundle, path / "bundle")
     return Site(path)
 

@@ -2,6 +2,8 @@
 
 site.py      two functions: model() and data()
 site.toml    settings of this site
+policy.toml  what may leave it, and what it may be asked
+seed         a secret number, from which it draws its weights, batches and splits
 bundle/      what the coordinator gave it
 state/       its model and memory after the last rounds; they never leave
 views/       its samples after its model's tokenizer and frozen layers, cached; they never leave
@@ -45,6 +47,9 @@ from protea.data.views import refuse_unread, view_samples
 from protea.models.maker import ModelMaker
 from protea.network.public_data import public_samples
 from protea.network.site.data import as_dataset, with_classes
+from protea.network.site.policy import NAME, PolicyFile, Report, read_policy
+from protea.network.site.release import PolicyRelease
+from protea.network.site.seed import secret_seed, seed_of_task
 from protea.network.task import Task
 from protea.network.trust.bundles import Bundle
 
@@ -57,7 +62,8 @@ class Settings:
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: PositiveInt = 1  # of torch
-    report: bool = True  # tell the coordinator how accurate this site's model is: counts by class, no samples
+    report: bool = True  # false: tell nothing of how accurate this site's model is; true: what policy.toml allows
+    seed: Literal["secret", "task"] = "secret"  # task: draw as everybody can who knows the task
     split: Split = field(default_factory=Split)  # of this site's samples, unless data() gives a test part
     training: dict[str, Any] = field(default_factory=dict)  # overrides of the task's training settings
 
@@ -91,6 +97,36 @@ class Site:
             raise ConfigError(f"{file} cannot be read: {error}") from error
         settings: Settings = settings_from_table(Settings, table, str(file))
         return settings
+
+    @cached_property
+    def policy(self) -> PolicyFile:
+        """The content of ``policy.toml``; the safe defaults where there is none."""
+        return read_policy(self.path / NAME)
+
+    @cached_property
+    def seed(self) -> int | bytes:
+        """The seed of all that is drawn here: from the site's secret, and different for every task."""
+        path = self.path / "seed"
+        if self.settings.seed == "task":
+            return self.task.seed
+        if newest_state(self.state, self.id) is not None and not path.exists():
+            raise ConfigError(
+                f"{self.state} was trained, and {path} is missing, from which its samples were split.  Put that file "
+                f"back; or begin anew: move {self.state} away.  A state that was drawn from the task's own seed goes "
+                f'on with seed = "task" in site.toml.'
+            )
+        return seed_of_task(secret_seed(path), self.task.mark())
+
+    @cached_property
+    def class_counts(self) -> dict[str, int]:
+        """The number of training samples of each class, by its name."""
+        labels = self.dataset.y[self.share.train]
+        return dict(zip(self.task.classes, labels.bincount(minlength=len(self.task.classes)).tolist(), strict=True))
+
+    @property
+    def report(self) -> Report:
+        """What evaluation replies contain: what ``policy.toml`` allows, unless ``site.toml`` says nothing at all."""
+        return self.policy.policy.report if self.settings.report else "none"
 
     @cached_property
     def training(self) -> Training:
@@ -141,9 +177,7 @@ class Site:
         rows = torch.arange(len(dataset) - dataset.tests)
         if dataset.tests:
             settings = Split(0.0, settings.validation, settings.stratify, settings.by_key)
-        found = split_share(
-            rows, dataset, settings, Streams(self.task.seed).at("data", "client", self.id).numpy("split")
-        )
+        found = split_share(rows, dataset, settings, Streams(self.seed).at("data", "client", self.id).numpy("split"))
         if dataset.tests:
             found = Share(found.train, found.validation, torch.arange(len(dataset) - dataset.tests, len(dataset)))
         return found
@@ -247,19 +281,25 @@ class Site:
             rounds=self.task.rounds,
         )
 
+    @cached_property
+    def release(self) -> PolicyRelease:
+        """What lets go of this site's answers what its policy allows."""
+        return PolicyRelease(self.policy, lambda: self.class_counts, self.report)
+
     def plan(self) -> WorkerPlan:
         """Collect what a worker needs to build this site's client and run its jobs."""
         task = self.task
         return WorkerPlan(
             task.played,
             SiteBuilder(self),
-            task.seed,
+            self.seed,
             self.settings.threads,
             task.evaluation.local_prototypes,
             rules=task.evaluation.rules,
             metrics=task.evaluation.metrics,
             answer=task.evaluation.answer,
             filters=task.filters,
+            release=self.release,
             careful=True,
         )
 
