@@ -13,18 +13,13 @@ flower/      state and logs of the SuperNode
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
-import sys
-import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import PositiveInt
 from torch import nn
 
 from protea.clients.builder import Builder
@@ -46,26 +41,14 @@ from protea.data.federate import split_share
 from protea.data.views import refuse_unread, view_samples
 from protea.models.maker import ModelMaker
 from protea.network.public_data import public_samples
+from protea.network.site.code import call_with, load_code
 from protea.network.site.data import as_dataset, with_classes
 from protea.network.site.policy import NAME, PolicyFile, Report, read_policy
 from protea.network.site.release import PolicyRelease
 from protea.network.site.seed import secret_seed, seed_of_task
+from protea.network.site.settings import Settings, read_settings
 from protea.network.task import Task
 from protea.network.trust.bundles import Bundle
-
-MODULE = "protea_site"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a site, in ``site.toml``."""
-
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    threads: PositiveInt = 1  # of torch
-    report: bool = True  # false: tell nothing of how accurate this site's model is; true: what policy.toml allows
-    seed: Literal["secret", "task"] = "secret"  # task: draw as everybody can who knows the task
-    split: Split = field(default_factory=Split)  # of this site's samples, unless data() gives a test part
-    training: dict[str, Any] = field(default_factory=dict)  # overrides of the task's training settings
 
 
 class Site:
@@ -90,13 +73,7 @@ class Site:
     @cached_property
     def settings(self) -> Settings:
         """The content of ``site.toml``."""
-        file = self.path / "site.toml"
-        try:
-            table = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{file} cannot be read: {error}") from error
-        settings: Settings = settings_from_table(Settings, table, str(file))
-        return settings
+        return read_settings(self.path / "site.toml")
 
     @cached_property
     def policy(self) -> PolicyFile:
@@ -138,22 +115,7 @@ class Site:
     @cached_property
     def code(self) -> Any:
         """The module in ``site.py``."""
-        path = self.path / "site.py"
-        spec = importlib.util.spec_from_file_location(MODULE, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[MODULE] = module
-        folder = str(self.path.absolute())
-        if folder not in sys.path:
-            sys.path.insert(0, folder)  # so that site.py can import what lies beside it
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
-        for name in ("model", "data"):
-            if not callable(getattr(module, name, None)):
-                raise ConfigError(f"{path} has no function {name}().  protea site init writes an example of both.")
-        return module
+        return load_code(self.path / "site.py")
 
     def source(self) -> Any:
         """Call ``data()`` of ``site.py``, which gives arrays, a torch data set, or a source such as ``Csv(...)``."""
@@ -307,13 +269,7 @@ class Site:
         """Call a function of ``site.py`` with those of ``classes`` and ``dim`` that it has parameters for."""
         function: Callable[..., Any] = getattr(self.code, name)
         given = {"classes": self.task.classes, "dim": self.task.models.dim}
-        wanted = inspect.signature(function).parameters
-        try:
-            return function(**{key: value for key, value in given.items() if key in wanted})
-        except ProteaError:
-            raise
-        except Exception as error:
-            raise ConfigError(f"{self.path / 'site.py'}: {name}() fails: {type(error).__name__}: {error}") from error
+        return call_with(function, given, f"{self.path / 'site.py'}: {name}()")
 
 
 @dataclass(frozen=True)
