@@ -47,7 +47,7 @@ protea federation init "$work/federation" --classes malignant,benign --sites nor
 
 for site in $sites; do
     step "$site opens its bundle and looks what would leave"
-    protea site check "$work/federation/bundles/$site.protea" --dir "$work/$site"
+    protea site check "$work/federation/bundles/$site.protea" --dir "$work/$site" --html "$work/$site.html"
 done
 
 step "The coordinator serves; the hospitals join"

@@ -20,6 +20,7 @@ from protea.core.errors import ConfigError
 from protea.core.files import write_text
 
 if TYPE_CHECKING:  # imported when the command is called
+    from protea.network.site.statement import Finding
     from protea.studies.audit import AuditFinding, AuditResult, Subject, Thresholds
 
 ROUNDS, SITE_ROUNDS = 8, 5  # of a run that are looked at; that a site trains
@@ -100,7 +101,7 @@ def subject_of_site(path: Path, rounds: int, told: Told) -> Subject:
         partial(aggregate_alone, site),
         site.dataset,
         site.share,
-        reports=bool(site.settings.report),
+        reports=site.report != "none",
         views=path / "views",
     )
     return rehearsal.subject(min(rounds, site.task.rounds), told, method=method_label(site.task.method))
@@ -114,6 +115,19 @@ def audit_site(console: Console, path: Path, thresholds: Thresholds | None = Non
         found = attack(subject_of_site(path, SITE_ROUNDS, told), thresholds, told=told)
     show_audit(console, found)
     return found
+
+
+def stated(found: AuditResult) -> Iterator[Finding]:
+    """Yield, for a site's statement, the most telling finding on each class and those on the site as a whole."""
+    from protea.network.site.statement import Finding
+    from protea.studies.audit import most_telling
+
+    for name in found.classes:
+        worst = most_telling(found.of_class(name))
+        yield Finding(name, kind_of(worst), worst.words, worst.verdict)
+    for each in found.findings:
+        if not each.label:
+            yield Finding("all classes", kind_of(each), in_words(each), each.verdict)
 
 
 @contextmanager

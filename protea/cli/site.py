@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
-from protea.cli.audit import audit_site
+from protea.cli.audit import audit_site, stated
 from protea.cli.federation import say
 from protea.cli.predict import Out, Resize, SamplesPath, progress, refuse_out, show_predictions
+from protea.cli.site_files import CODE, SETTINGS, new_policy
 from protea.config.units import format_bytes
 from protea.core.errors import ConfigError
 from protea.core.files import hold_lock, unused_path, write_bytes, write_text
@@ -34,93 +34,59 @@ SiteRule = Annotated[
     ),
 ]
 
-CODE = '''"""What this site brings: its model and its data.  Both stay here."""
-
-from pathlib import Path
-
-import numpy as np
-from torch import nn
-
-HERE = Path(__file__).parent
-
-
-def model():
-    """Any nn.Module that maps a batch of samples to class scores or to features, or an architecture's name."""
-    return nn.Sequential(nn.Flatten(), nn.LazyLinear(64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU())
-
-
-def data():
-    """Inputs and labels: (x, y), or (x, y, x_test, y_test); labels are class names of the task, or their numbers.
-
-    A torch Dataset of pairs will do, and so will a table:
-        from protea.data.sources.csv_table import Csv
-        return Csv(str(HERE / "patients.csv"), label="diagnosis", standardise=True)
-    """
-    with np.load(HERE / "data.npz") as arrays:
-        return arrays["x"], arrays["y"]
-'''
-
-SETTINGS = """# Settings of this site.  What is commented out is the default.
-# device = "auto"      # or "cpu", "cuda", "mps"
-# threads = 1          # of torch
-# report = true        # tell the coordinator how accurate this site's model is: counts by class, never samples
-
-# [split]              # of the samples that data() gives, unless it gives a test part too
-# test = 0.2
-# validation = 0.1
-
-# [training]           # what differs from the task's training, such as
-# batch = 32
-# lr = 0.005
-"""
-
 
 @app.command()
 def init(
     directory: Annotated[Path, typer.Argument(help="A directory, new or empty.")] = Path(),
     bundle: Annotated[Path | None, typer.Option(help="What the coordinator sent.", show_default=False)] = None,
 ) -> None:
-    """Write a site.py to fill in, and a site.toml."""
-    for name in ("site.py", "site.toml"):
+    """Write a site.py to fill in, a site.toml, and a policy.toml that says what may leave."""
+    files = {"site.py": CODE, "site.toml": SETTINGS, "policy.toml": new_policy(dt.date.today())}
+    if all((directory / name).exists() for name in ("site.py", "site.toml")):
+        files = {"policy.toml": files["policy.toml"]}  # a site from before there were policies
+    for name in files:
         if (directory / name).exists():
             raise ConfigError(f"{directory / name} exists already; it is left as it is.")
     directory.mkdir(parents=True, exist_ok=True)
-    write_text(directory / "site.py", CODE)
-    write_text(directory / "site.toml", SETTINGS)
+    for name, text in files.items():
+        write_text(directory / name, text)
     if bundle is not None:
         open_bundle(directory, bundle)
     console, where = Console(), "" if directory == Path() else f" --dir {directory}"
-    say(console, f"Fill in model() and data() in {directory / 'site.py'}.")
+    if "site.py" in files:
+        say(console, f"Fill in model() and data() in {directory / 'site.py'}.")
+    say(console, f"Read {directory / 'policy.toml'}: it says what may leave this site, and holds against every task.")
     say(console, f"Then see what would leave: protea site check BUNDLE{where}")
 
 
 @app.command()
-def check(bundle: BundleFile = None, directory: Directory = Path(), audit: WithAudit = False) -> None:
-    """Train one round here, and show exactly what would leave this site.  Nothing is sent."""
+def check(
+    bundle: BundleFile = None,
+    directory: Directory = Path(),
+    html: Annotated[
+        Path | None, typer.Option(help="Write it as a page to print and sign, too.", show_default=False)
+    ] = None,
+    audit: WithAudit = False,
+) -> None:
+    """Train one round here, and state what would leave this site, in plain words.  Nothing is sent."""
+    from protea.cli.site_statement import print_statement, statement_document
     from protea.network.site.check import trial
+    from protea.network.site.directory import Site
+    from protea.network.site.statement import make_statement
+    from protea.report.document import document_page
 
+    if html is not None and not html.parent.is_dir():
+        raise ConfigError(f"--html {html}: there is no folder {html.parent}.")
     if bundle is not None:
         open_bundle(directory, bundle)
-    found, console = trial(directory), Console()
-    say(console, f"Site {found.site}, client {found.id}, of the task {found.task}.")
-    say(console, f"Model {found.model}: {found.parameters:,} parameters, which stay here.")
-    say(console, f"Data: {found.train} samples to train on, {found.validation} to validate, {found.test} to test.")
-    say(console, "One round was trained here; nothing was sent.  This is what would leave in each round:")
-    table = Table(box=SIMPLE)
-    for column in ("message", "tensor", "shape", "type", "bytes", "norms of rows"):
-        table.add_column(column, justify="right" if column == "bytes" else "left", overflow="fold")
-    for leaving in found.leaving:
-        table.add_row(leaving.task, leaving.name, leaving.shape, leaving.dtype, f"{leaving.bytes:,}", leaving.norms)
-    console.print(table)
-    for task, count in found.sizes.items():
-        say(console, f"In all, {task}: {format_bytes(count)} as a message.")
-    if found.classes:
-        say(console, f"Classes whose prototypes leave: {', '.join(found.classes)}.")
-    else:
-        say(console, "This method sends no prototypes; what it sends instead is in the table.")
-    say(console, f"With it go: {found.beside}.")
-    if audit:
-        audit_site(console, directory)
+    site, console = Site(directory), Console()
+    attacked = audit_site(console, directory) if audit else None
+    found = make_statement(site, trial(site), None if attacked is None else list(stated(attacked)))
+    document = statement_document(found)
+    print_statement(console, document)
+    if html is not None:
+        write_text(html, document_page(document))
+        say(console, f"Written: {html}, a page to print and sign.")
     say(console, "Ready.  Take part: protea site join" + ("" if directory == Path() else f" --dir {directory}"))
 
 

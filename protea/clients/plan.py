@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from protea.clients.builder import Builder
+from protea.clients.release import Release
 from protea.core.client import Client
 from protea.core.method import Method
 from protea.core.rng import Streams
@@ -19,7 +20,7 @@ class WorkerPlan:
 
     method: Method[Any, Any]
     builder: Builder
-    seed: int  # of the run; every draw of every client comes from it
+    seed: int | bytes  # of the run; every draw of every client comes from it.  Bytes: a site's own, which is secret
     threads: int = 1  # of torch, while a job runs
     local_prototypes: bool = True  # evaluate by the client's own prototypes too
     rules: tuple[Any, ...] = ()  # further rules of prediction, for evaluation
@@ -27,6 +28,7 @@ class WorkerPlan:
     answer: str = "method"  # the rule that counts as the method's own
     single_answers: bool = False  # tell which test samples were answered right; in simulations only
     filters: tuple[Filter, ...] = ()  # applied in order to every upload before it leaves its client
+    release: Release = field(default_factory=Release)  # the client's own last word on what leaves it
     careful: bool = False  # a client whose training fails is put back to what it was before
     memory: int | None = None  # bytes of this process; clients beyond it wait on disk
     folder: Path | None = None  # for clients that wait on disk; None for the system's temporary one

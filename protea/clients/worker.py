@@ -97,22 +97,23 @@ class Worker:
                     answer=plan.answer,
                     single=plan.single_answers,
                 )
-                return Reply(job.client, job.round, pack(found))
+                return plan.release.reply(Reply(job.client, job.round, pack(plan.release.evaluation(found))))
             case "answer":
                 answers = shared_answers(method, client, down, plan.local_prototypes, plan.rules, plan.answer)
                 return Reply(job.client, job.round, answers)
             case "look":
                 return Reply(job.client, job.round, pack(snapshot(client)))
             case "train":
-                with undone_if_it_fails(client) if self.plan.careful else nullcontext():
+                with undone_if_it_fails(client) if plan.careful else nullcontext():
                     up = self._leaving(job, client, pack(method.local_update(client, down)))
                 loss = {"loss": sum(client.losses) / len(client.losses)} if client.losses else {}
-                return Reply(job.client, job.round, up, len(client.train), loss)
+                return plan.release.reply(Reply(job.client, job.round, up, len(client.train), loss))
 
     def _leaving(self, job: Job, client: Client, up: Named) -> Named:
-        """Apply the filters to an upload."""
+        """Take out of an upload what the client keeps back, and apply the filters."""
         at = Passage(job.client, job.round, self.method.up, client.classes, client.dim, client.rng)
-        return leave_all(self.plan.filters, up, at)
+        release = self.plan.release
+        return release.upload(leave_all(self.plan.filters, release.withhold(up, at), at), at)
 
     def forget(self, id: int) -> None:
         """Forget a client; it is built again when it is next needed."""

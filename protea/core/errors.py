@@ -7,6 +7,7 @@ ProteaError
     PayloadError      what a client or the server sent is not what was declared
     ClientError       a client failed while it worked
     CheckpointError   a checkpoint cannot be written or read
+    PolicyError       a site's policy forbids what it was asked
 
 A message says what was found, where, what was expected, and what to type instead.
 """
@@ -43,6 +44,10 @@ class ClientError(ProteaError):
 
 class CheckpointError(ProteaError):
     """A checkpoint cannot be written or read."""
+
+
+class PolicyError(ProteaError):
+    """A site's own policy forbids what it was asked to do or to send."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

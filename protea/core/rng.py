@@ -3,6 +3,9 @@
 Every random draw names its purpose.  A stream is a pure function of the run's seed and
 that name, so a draw does not depend on which process makes it, on what was drawn before,
 or on whether the run was resumed.
+
+A seed that must stay secret is bytes.  Torch's generator on the CPU takes 32 bits of a number as its seed, few enough
+to try them all, so for a secret its whole state is filled instead.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+
+WORDS = slice(24, 24 + 8 * 624)  # in the state of torch's Mersenne Twister: its 624 words, each in 8 bytes
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Streams:
     True
     """
 
-    root: int
+    root: int | bytes  # the run's seed; bytes for one that nobody else may know
     path: str = ""
 
     def at(self, *names: object) -> Streams:
@@ -34,30 +39,50 @@ class Streams:
         >>> Streams(7).at("client", 3)
         Streams(root=7, path='client/3/')
         """
-        return Streams(self.root, self.path + "".join(f"{name}/" for name in names))
+        return replace(self, path=self.path + "".join(f"{name}/" for name in names))
 
     def seed(self, purpose: str) -> int:
         """Return a seed of 63 bits: BLAKE2b of path and purpose, as ``hash()`` differs between processes."""
+        if isinstance(self.root, bytes):
+            return int.from_bytes(self._secret(purpose, 8), "big") >> 1
         digest = hashlib.blake2b(f"{self.root}/{self.path}{purpose}".encode(), digest_size=8)
         return int.from_bytes(digest.digest(), "big") >> 1
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return a new torch generator, on the CPU, at the beginning of a stream."""
-        return torch.Generator().manual_seed(self.seed(purpose))
+        return self._begin(torch.Generator(), purpose)
 
     def numpy(self, purpose: str) -> np.random.Generator:
         """Return a new NumPy generator at the beginning of a stream."""
-        return np.random.default_rng(self.seed(purpose))
+        secret = isinstance(self.root, bytes)
+        return np.random.default_rng(int.from_bytes(self._secret(purpose, 32), "big") if secret else self.seed(purpose))
 
     @contextmanager
     def default(self, purpose: str) -> Iterator[None]:
         """Use a stream within the block for draws that take no generator, such as dropout and first weights."""
         seed = self.seed(purpose)
         with draws_given_back():
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed is far slower
+            self._begin(torch.default_generator, purpose)  # torch.manual_seed is far slower
             if torch.cuda.is_initialized():
                 torch.cuda.manual_seed_all(seed)
             yield
+
+    def _begin(self, generator: torch.Generator, purpose: str) -> torch.Generator:
+        """Put a generator of the CPU to the beginning of a stream."""
+        generator.manual_seed(self.seed(purpose))
+        if isinstance(self.root, bytes):
+            state = generator.get_state()
+            words = state[WORDS].view(torch.int64)  # of 32 bits each
+            drawn = np.frombuffer(self._secret(purpose, 4 * len(words)), dtype="<u4")
+            words.copy_(torch.from_numpy(drawn.astype(np.int64)))
+            generator.set_state(state)
+        return generator
+
+    def _secret(self, purpose: str, size: int) -> bytes:
+        """Return ``size`` bytes that only who knows the root can compute: SHAKE-256 of root, path and purpose."""
+        assert isinstance(self.root, bytes)
+        text = f"{self.path}{purpose}/{size}".encode()
+        return hashlib.shake_256(len(self.root).to_bytes(8, "big") + self.root + text).digest(size)
 
 
 @contextmanager

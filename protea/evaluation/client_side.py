@@ -21,7 +21,7 @@ from protea.core.prototypes import Prototypes
 from protea.core.samples import Samples
 from protea.core.server import Server
 from protea.evaluation.blend import EVIDENCE, Blend
-from protea.evaluation.counts import Counts, answered_right, packed_bits, probabilities, unpacked_bits
+from protea.evaluation.counts import Counts, Totals, answered_right, packed_bits, probabilities, unpacked_bits
 from protea.evaluation.metrics import Metric, measured
 from protea.evaluation.rules import NAMES, Answer, Rule, all_names, answering, of_client, of_server
 
@@ -72,12 +72,14 @@ class Examination(Payload):
     space: FeatureSpace | None = None
     metrics: Mapping[str, Tensor] = field(default_factory=dict)  # by part, (metrics,) in the order of the settings
     right: Tensor | None = None  # packed bits: which test samples the method's own rule answers right; never of a site
+    totals: Mapping[str, Totals] = field(default_factory=dict)  # by part, of a client that tells them and no tallies
 
-    def of(self, part: str, names: Sequence[str] = NAMES) -> dict[str, Counts]:
+    def of(self, part: str, names: Sequence[str] = NAMES) -> dict[str, Counts | Totals]:
         """The counts of each rule by its name; nothing for a part without samples."""
-        if part not in self.tallies:
+        found: Counts | Totals | None = self.tallies.get(part, self.totals.get(part))
+        if found is None:
             return {}
-        return {names[rule]: self.tallies[part][place] for place, rule in enumerate(self.rules.tolist())}
+        return {names[rule]: found[place] for place, rule in enumerate(self.rules.tolist())}
 
     def check(
         self, classes: int, dim: int, names: Sequence[str] = NAMES, metrics: int = 0, single: bool = False
@@ -89,8 +91,11 @@ class Examination(Payload):
         found = self.rules.tolist()
         if sorted(set(found)) != found or not set(found) <= set(range(len(names))):
             raise PayloadError(f"rules {found} arrived; there are those from 0 to {len(names) - 1}, each once.")
-        if self.tallies and found[:1] != [0]:
+        if (self.tallies or self.totals) and found[:1] != [0]:
             raise PayloadError("what the method's own rule answers is missing.")
+        for part, totals in self.totals.items():
+            if part not in PARTS or part in self.tallies or totals.samples.shape != (len(found),):
+                raise PayloadError(f"totals of {part!r} arrived that are not one for each of {len(found)} rules.")
         for part, counts in self.tallies.items():
             if part not in PARTS:
                 raise PayloadError(f"{part!r} arrived, which is neither test nor validation.")

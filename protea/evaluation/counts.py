@@ -107,15 +107,45 @@ class Counts(Payload):
         return float((right - certainty).abs().sum()) / len(self)
 
 
-def score_of(clients: Sequence[Counts]) -> Score:
-    """The scores of one rule over the samples of all clients."""
-    everything = sum(clients[1:], start=clients[0])
+@dataclass(frozen=True)
+class Totals(Payload):
+    """Counts over some samples of a client that tells nothing by class.  Of several rules, one number for each."""
+
+    samples: Tensor  # () how many samples there are
+    hits: Tensor  # () how many of these were answered right
+
+    def __getitem__(self, place: int) -> Totals:
+        """The counts of one rule of several."""
+        return Totals(self.samples[place], self.hits[place])
+
+    def check(self, classes: int, dim: int) -> None:
+        super().check(classes, dim)
+        if self.samples.shape != self.hits.shape or any(t.dtype != torch.int64 for t in self.flat().values()):
+            raise PayloadError("Totals arrived that are not as many samples as hits, in whole numbers.")
+        if not ((self.samples > 0) & (self.samples <= MOST) & (self.hits >= 0) & (self.hits <= self.samples)).all():
+            raise PayloadError(f"Totals arrived of no samples, of more than {MOST:,}, or with more hits than samples.")
+
+    def __len__(self) -> int:
+        """The number of samples."""
+        return int(self.samples)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of samples that were answered right."""
+        return int(self.hits) / len(self)
+
+
+def score_of(clients: Sequence[Counts | Totals]) -> Score:
+    """The scores of one rule over the samples of all clients; None for what nobody tells by class."""
+    told = [counts for counts in clients if isinstance(counts, Counts)]
+    everything = sum(told[1:], start=told[0]) if told else None
+    hits = sum(int(counts.hits.sum()) for counts in clients)
     return Score(
-        everything.accuracy,
+        hits / sum(len(counts) for counts in clients),
         sum(counts.accuracy for counts in clients) / len(clients),
-        everything.balanced,
-        everything.macro_f1,
-        everything.calibration,
+        None if everything is None else everything.balanced,
+        None if everything is None else everything.macro_f1,
+        None if everything is None else everything.calibration,
     )
 
 

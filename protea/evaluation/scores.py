@@ -5,24 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Self
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
 class Score:
-    """One rule on one part of all clients' data."""
+    """One rule on one part of all clients' data.
+
+    The last three are over the clients that tell more than how many answers were right; None where none does.
+    """
 
     weighted: float  # accuracy, every sample counting once
     uniform: float  # accuracy, every client that has samples counting once
-    balanced: float  # mean of the accuracies on each class, over the samples of all clients
-    macro_f1: float
-    calibration: float  # expected calibration error; 0 is best
+    balanced: float | None  # mean of the accuracies on each class, over the samples of all clients
+    macro_f1: float | None
+    calibration: float | None  # expected calibration error; 0 is best
 
     @classmethod
     def mean(cls, scores: Sequence[Score]) -> Self:
         """The mean of each number over several rounds."""
-        rows = [asdict(score) for score in scores]
-        return cls(**{name: sum(row[name] for row in rows) / len(rows) for name in rows[0]})
+        rows: list[dict[str, Any]] = [asdict(score) for score in scores]
+        return cls(**{name: mean_of_known([row[name] for row in rows]) for name in rows[0]})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,12 @@ class ClientScores:
 def finite(value: float) -> float | None:
     """The value, or None for nan and infinities, which JSON has no numbers for."""
     return value if math.isfinite(value) else None
+
+
+def mean_of_known(values: Sequence[float | None]) -> float | None:
+    """The mean, or None if one of the values is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def mean_or_none(values: Sequence[float]) -> float | None:

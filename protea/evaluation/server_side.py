@@ -13,7 +13,7 @@ from protea.core.errors import PayloadError
 from protea.core.payload import Named, unpack
 from protea.core.prototypes import Prototypes
 from protea.evaluation.client_side import Examination
-from protea.evaluation.counts import score_of
+from protea.evaluation.counts import Counts, score_of
 from protea.evaluation.metrics import Metric
 from protea.evaluation.rules import Rule, all_names
 from protea.evaluation.scores import (
@@ -81,8 +81,9 @@ class Judged:
         return found
 
     def by_class(self, part: str = "test", rule: str = "method") -> dict[str, list[int]]:
-        """The samples, hits and answers of all clients together, by class."""
-        each = [counts[rule] for one in self.examined.values() if rule in (counts := one.of(part, self.rules))]
+        """The samples, hits and answers by class, of all clients that tell them."""
+        found = [one.of(part, self.rules).get(rule) for one in self.examined.values()]
+        each = [counts for counts in found if isinstance(counts, Counts)]
         if not each:
             return {}
         everything = sum(each[1:], start=each[0])
@@ -129,7 +130,7 @@ class Judged:
     def _client(self, found: Examination | None, shared: Mapping[str, float]) -> ClientScores:
         if found is None:
             return ClientScores(shared=dict(shared))
-        parts = {part: self._part(found, part) for part in sorted(found.tallies)}
+        parts = {part: self._part(found, part) for part in sorted({**found.tallies, **found.totals})}
         if found.space is None:
             return ClientScores(parts, dict(shared))
         return ClientScores(parts, dict(shared), float(found.space.inter), float(found.space.intra))
@@ -137,11 +138,11 @@ class Judged:
     def _part(self, found: Examination, part: str) -> PartRecord:
         by_rule = found.of(part, self.rules)
         own = by_rule["method"]
-        each = enumerate(zip(own.hits.tolist(), own.samples.tolist(), strict=True))
+        both = zip(own.hits.tolist(), own.samples.tolist(), strict=True) if isinstance(own, Counts) else ()
         values = found.metrics[part].tolist() if part in found.metrics else []
         return PartRecord(
             samples=len(own),
-            classes={label: (hits, samples) for label, (hits, samples) in each if samples},
+            classes={label: (hits, samples) for label, (hits, samples) in enumerate(both) if samples},
             hits={rule: int(counts.hits.sum()) for rule, counts in sorted(by_rule.items())},
             metrics=dict(zip(self.metric_names, values, strict=True)) if values else {},
             right=bytes(found.right.tolist()).hex() if part == "test" and found.right is not None else None,

@@ -101,7 +101,7 @@ def course(run: RunReader, part: str) -> Plain:
     by_round = [{"test": record.test, "validation": record.validation}[part] for record in run.rounds]
     return {
         rule: {
-            name: [rounded(float(getattr(scores[rule], name))) if rule in scores else None for scores in by_round]
+            name: [rounded(getattr(scores[rule], name)) if rule in scores else None for scores in by_round]
             for name in SCORES
         }
         for rule in rules(run)

@@ -76,4 +76,6 @@ def _mean(records: list[ClientRecord], rule: str) -> ClientAnswers | None:
     bits = [samples for part in parts if rule == "method" and (samples := part.right_samples) is not None]
     right = np.mean(np.array(bits, float), axis=0) if len(bits) == len(parts) else None
     classes = {label: count for label, (_, count) in parts[0].classes.items()}
+    if not classes:
+        return None  # a site that does not tell its classes: nobody knows whether these are the same samples
     return ClientAnswers(classes, float(np.mean(accuracies)), right)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import places
 import warm
 from sklearn.datasets import load_digits
 
@@ -89,7 +90,10 @@ def make_base(
 
 
 def make_site(folder: Path, bundle: Path, name: str) -> Site:
-    """A site of that name, with its own part of the digits."""
+    """A site of that name, with its own part of the digits.
+
+    It draws by the task's seed and lets everything leave, as a client of a simulation does, to be compared with one.
+    """
     from protea.network.trust import bundles as bundles
 
     digits = load_digits()
@@ -98,7 +102,8 @@ def make_site(folder: Path, bundle: Path, name: str) -> Site:
     folder.mkdir()
     np.savez(folder / "data.npz", x=(digits.images[part] * 15).astype("uint8"), y=digits.target[part])
     (folder / "site.py").write_text(MODELS[name] + DATA)
-    (folder / "site.toml").write_text("")
+    (folder / "site.toml").write_text('seed = "task"\n')
+    (folder / "policy.toml").write_text(places.ALL)
     bundles.open_bundle(bundle, folder / "bundle")
     return Site(folder)
 

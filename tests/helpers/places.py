@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
+from protea.config import registry
 from protea.core.payload import Named
 from protea.engines.messages import job_to_bytes, joined, parted
 from protea.federation.jobs import Job, JobKind
@@ -37,13 +40,33 @@ def base(path: Path, *changes: str, tls: bool = True, **settings: Any) -> Coordi
     return CoordinatorDirectory.create(path, new_task(table, list(changes)), "localhost", 8443, tls)
 
 
-def site(path: Path, bundle: Path, python: str | None = None, settings: str = "") -> Site:
-    """A site's directory, complete."""
+ALL = f"""min_samples_per_class = 1
+counts = "exact"
+report = "full"
+methods = {json.dumps(list(registry.table("methods")))}
+[refused]
+"""  # a policy that changes nothing that leaves, and refuses nothing
+
+
+def site(path: Path, bundle: Path, python: str | None = None, settings: str = "", policy: str | None = None) -> Site:
+    """A site's directory, complete but for a policy where none is given.
+
+    Its secret seed is that of its name, so that a test sees the same numbers each time.
+    """
     path.mkdir(parents=True, exist_ok=True)
+    give_seed(path, path.name)
     (path / "site.py").write_text(code() if python is None else python)
     (path / "site.toml").write_text('device = "cpu"\n' + settings)
+    if policy is not None:
+        (path / "policy.toml").write_text(policy)
     open_bundle(bundle, path / "bundle")
     return Site(path)
+
+
+def give_seed(path: Path, word: str) -> None:
+    """Put a seed into a site's directory."""
+    (path / "seed").write_text(hashlib.blake2b(word.encode(), digest_size=32).hexdigest())
+    (path / "seed").chmod(0o600)
 
 
 def job(task: JobKind, round: int, client: int = 0, down: Named | None = None) -> bytes:

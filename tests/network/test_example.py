@@ -91,4 +91,4 @@ def test_the_script_refuses_a_directory_in_use_and_leaves_the_repository_alone(w
     done = subprocess.run(["bash", str(HOSPITAL / "walkthrough.sh"), str(work)], capture_output=True, text=True)
     assert done.returncode == 1 and "is not empty" in done.stderr
     written = {path.name for path in HOSPITAL.rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    assert written == {"README.md", "walkthrough.sh", "deal.py", "site.py", "site.toml"}
+    assert written == {"README.md", "walkthrough.sh", "deal.py", "site.py", "site.toml", "policy.toml"}

@@ -1,4 +1,4 @@
-"""Which of a SuperNode's words mean that no other try will help."""
+"""Which of a SuperNode's words mean that no other try will help, and what is told of the audit log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("flwr", reason="lacking: extra flower")
 
 from protea.core.errors import ProteaError
-from protea.network.site.join import refuse_for_ever
+from protea.network.site.join import news_of, refuse_for_ever
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,16 @@ def test_another_server_is_refused_for_ever(words: str) -> None:
 )
 def test_a_server_that_was_stopped_may_come_back(words: str) -> None:
     refuse_for_ever(f"INFO: Starting\nERROR: {words}")
+
+
+def test_what_was_sent_and_what_was_refused_is_told() -> None:
+    sent = {"round": 2, "task": "train", "bytes": 1234, "blake2b": "ab"}
+    assert news_of(sent) == "Sent in round 2: train, 1,234 bytes, ab"
+    refused = {
+        **sent,
+        "task": "refused",
+        "asked": "train",
+        "policy": "policy.toml, line 3: x = 1",
+        "words": "Too much.",
+    }
+    assert news_of(refused) == "Refused in round 2: train.  policy.toml, line 3: x = 1  Too much."

@@ -40,7 +40,7 @@ def base(tmp_path: Path) -> CoordinatorDirectory:
 @pytest.fixture
 def site(tmp_path: Path, base: CoordinatorDirectory) -> Site:
     base.invite("south")
-    return places.site(tmp_path / "north", base.invite("north"))  # client 1
+    return places.site(tmp_path / "north", base.invite("north"), policy=places.ALL)  # client 1
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def sites(folder: Path, base: places.Home) -> list[Site]:
             csv.writer(file).writerows([("note", "kind", "patient"), *rows])
         code = "import pathlib\nfrom protea.data.sources.csv_table import Csv\nfrom protea.models.text import textcnn\n"
         code += f"\n\ndef model():\n    return {model}\n\n\ndef data():{DATA}"
-        found.append(places.site(path, base.invite(name), code, "[split]\nby_key = true\n"))
+        found.append(places.site(path, base.invite(name), code, 'seed = "task"\n[split]\nby_key = true\n', places.ALL))
     return found
 
 

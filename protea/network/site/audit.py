@@ -1,4 +1,4 @@
-"""The record of what left a site: one line of ``audit.jsonl`` for every message."""
+"""The record of what left a site: one line of ``audit.jsonl`` for every message, and for all that was refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime as dt
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,26 @@ DTYPES = {
 
 
 class Audit:
-    """A file with one line for every message that left this site."""
+    """A file with one line for every message that left this site, and for everything that its policy refused."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write(self, task: str, round: int, message: bytes) -> None:
-        """Write down a message of tensors, before it leaves."""
-        self._append(task, round, header(message), message)
+    def write(self, task: str, round: int, message: bytes, held_back: Sequence[str] = ()) -> None:
+        """Write down a message of tensors, before it leaves, and the classes that are not in it."""
+        self._append(task, round, header(message), message, {"held_back": list(held_back)} if held_back else {})
 
     def write_words(self, task: str, words: str) -> None:
         """Write down words that leave instead of an answer, such as why there is none."""
-        self._append(task, 0, {}, words.encode())
+        self._append(task, 0, {}, words.encode(), {"words": words})
 
-    def _append(self, task: str, round: int, tensors: dict[str, Any], message: bytes) -> None:
+    def write_refusal(self, asked: str, round: int, policy: str, why: str, words: str = "") -> None:
+        """Write down what the policy refused, and the line that says so; ``words`` are what leaves instead, if any."""
+        self._append("refused", round, {}, words.encode(), {"asked": asked, "policy": policy, "words": why})
+
+    def _append(
+        self, task: str, round: int, tensors: dict[str, Any], message: bytes, more: Mapping[str, object]
+    ) -> None:
         line = {
             "time": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             "task": task,
@@ -43,6 +49,7 @@ class Audit:
             "numbers": sum(end - start for start, end in (t["data_offsets"] for t in tensors.values())),  # their bytes
             "bytes": len(message),
             "blake2b": hashlib.blake2b(message, digest_size=16).hexdigest(),
+            **more,
         }
         with naming_file(self.path), self.path.open("ab+") as file:
             if file.tell():

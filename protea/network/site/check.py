@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 
 from protea.clients.durable import DurableWorker
-from protea.core.errors import ClientError, ConfigError, PayloadError
+from protea.core.errors import ClientError, ConfigError, PayloadError, PolicyError
 from protea.core.method import Upload
 from protea.core.payload import pack
+from protea.core.rng import Streams
 from protea.core.server import Server
 from protea.engines.messages import job_to_bytes
 from protea.federation.jobs import Job, JobKind, Reply
 from protea.federation.uploads import Inspection
 from protea.models.architectures import count_parameters
 from protea.network.site.directory import Site
+from protea.network.site.refusals import refusals, refused_task
 from protea.network.site.service import discreet, leaving
 from protea.network.task import started_server
 
@@ -49,14 +51,22 @@ class Trial:
     test: int
     leaving: list[Leaving]
     sizes: dict[str, int]  # bytes of each message
-    classes: list[str]  # of which the site has prototypes
+    classes: list[str]  # whose prototypes leave
     beside: str  # what is said beside the tensors
+    told: dict[str, int]  # by class, the count beside its prototype; empty if the method sends no prototypes
+    samples: int  # number of training samples, as it is told
+    fixed: bool  # model() gives the same first weights whatever is drawn
 
 
-def trial(path: Path) -> Trial:
-    """Train the first round from nothing and evaluate, in a folder that is thrown away."""
-    site = Site(path)
+def trial(path: Path | Site) -> Trial:
+    """Train the first round from nothing and evaluate, in a folder that is thrown away.
+
+    :class:`PolicyError` for a task that the site's policy refuses.
+    """
+    site = path if isinstance(path, Site) else Site(path)
     task = site.task
+    if refused := list(refusals(site.policy, task, site.class_counts)):
+        raise PolicyError(refused_task(refused))
     if task.method.needs.public_data and site.bundle.public is None:
         raise ConfigError("The method needs public data, and the bundle has none.  Ask the coordinator.")
     leaves: list[Leaving] = []
@@ -64,6 +74,8 @@ def trial(path: Path) -> Trial:
     replies: list[Reply] = []  # as they would leave
 
     def encode(reply: Reply) -> bytes:
+        if site.release.refusals:
+            raise PolicyError(f"What this site would send is refused by its policy:\n  {site.release.refusals.pop()}")
         if reply.error is not None:
             raise ClientError(f"The trial round failed: {reply.error}")
         replies.append(discreet(reply))
@@ -73,7 +85,7 @@ def trial(path: Path) -> Trial:
         durable = DurableWorker(site.plan(), Path(folder), encode)
         server = started_server(task, site.public())
         server.round = 1
-        asked: list[JobKind] = ["train", "evaluate"] if site.settings.report else ["train"]
+        asked: list[JobKind] = ["train"] if site.report == "none" else ["train", "evaluate"]
         for what in asked:
             job = Job(what, 1, site.id, pack(task.played.broadcast(server, site.id)))
             sizes[what] = len(durable.answer(job, job_to_bytes(job)))
@@ -81,7 +93,8 @@ def trial(path: Path) -> Trial:
             if what == "train":
                 aggregate_alone(site, server, replies[-1])
     trained, client = replies[0], durable.worker.client(site.id)
-    present = present_classes(trained, len(task.classes))
+    counts = class_counts(trained, len(task.classes))
+    told = {name: count for name, count in zip(task.classes, counts, strict=True) if count}
     return Trial(
         site=site.name,
         id=site.id,
@@ -93,9 +106,12 @@ def trial(path: Path) -> Trial:
         test=len(client.test or ()),
         leaving=leaves,
         sizes=sizes,
-        classes=[name for name, there in zip(task.classes, present, strict=True) if there],
-        beside=f"number of training samples ({trained.samples}), mean loss, seconds; and once, at the beginning, the "
-        f"names of the site and of its model ({site.model_name})",
+        classes=list(told),
+        beside=f"number of training samples ({trained.samples}), {'mean loss, ' if trained.metrics else ''}seconds; "
+        f"and once, at the beginning, the names of the site and of its model ({site.model_name})",
+        told=told,
+        samples=trained.samples,
+        fixed=begins_alike(site),
     )
 
 
@@ -123,9 +139,18 @@ def describe(task: str, name: str, tensor: Tensor) -> Leaving:
     )
 
 
-def present_classes(reply: Reply, classes: int) -> list[bool]:
-    """Give for each class whether the upload has a prototype of it, by the site's class counts in the upload."""
+def class_counts(reply: Reply, classes: int) -> list[int]:
+    """Give the count that is told beside the prototype of each class; 0 for a class without one."""
     for name, tensor in reply.up.items():
         if name.rpartition(".")[2] == "counts" and tensor.shape == (classes,):
-            return [bool(count > 0) for count in tensor]
-    return [False] * classes
+            return [int(count) for count in tensor]
+    return [0] * classes
+
+
+def begins_alike(site: Site) -> bool:
+    """Tell whether ``model()`` gives the same weights twice: pretrained ones, or by a seed of its own."""
+    drawn = []
+    for purpose in ("one", "other"):
+        with Streams(site.seed).at("alike").default(purpose):
+            drawn.append([p for p in site.model().body.parameters() if p.ndim > 1])  # biases may all be 0
+    return bool(drawn[0]) and all(torch.equal(one, other) for one, other in zip(*drawn, strict=True))

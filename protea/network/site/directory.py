@@ -2,6 +2,8 @@
 
 site.py      two functions: model() and data()
 site.toml    settings of this site
+policy.toml  what may leave it, and what it may be asked
+seed         a secret number, from which it draws its weights, batches and splits
 bundle/      what the coordinator gave it
 state/       its model and memory after the last rounds; they never leave
 views/       its samples after its model's tokenizer and frozen layers, cached; they never leave
@@ -11,18 +13,13 @@ flower/      state and logs of the SuperNode
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
-import sys
-import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import PositiveInt
 from torch import nn
 
 from protea.clients.builder import Builder
@@ -44,22 +41,14 @@ from protea.data.federate import split_share
 from protea.data.views import refuse_unread, view_samples
 from protea.models.maker import ModelMaker
 from protea.network.public_data import public_samples
+from protea.network.site.code import call_with, load_code
 from protea.network.site.data import as_dataset, with_classes
+from protea.network.site.policy import NAME, PolicyFile, Report, read_policy
+from protea.network.site.release import PolicyRelease
+from protea.network.site.seed import secret_seed, seed_of_task
+from protea.network.site.settings import Settings, read_settings
 from protea.network.task import Task
 from protea.network.trust.bundles import Bundle
-
-MODULE = "protea_site"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a site, in ``site.toml``."""
-
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    threads: PositiveInt = 1  # of torch
-    report: bool = True  # tell the coordinator how accurate this site's model is: counts by class, no samples
-    split: Split = field(default_factory=Split)  # of this site's samples, unless data() gives a test part
-    training: dict[str, Any] = field(default_factory=dict)  # overrides of the task's training settings
 
 
 class Site:
@@ -84,13 +73,37 @@ class Site:
     @cached_property
     def settings(self) -> Settings:
         """The content of ``site.toml``."""
-        file = self.path / "site.toml"
-        try:
-            table = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{file} cannot be read: {error}") from error
-        settings: Settings = settings_from_table(Settings, table, str(file))
-        return settings
+        return read_settings(self.path / "site.toml")
+
+    @cached_property
+    def policy(self) -> PolicyFile:
+        """The content of ``policy.toml``; the safe defaults where there is none."""
+        return read_policy(self.path / NAME)
+
+    @cached_property
+    def seed(self) -> int | bytes:
+        """The seed of all that is drawn here: from the site's secret, and different for every task."""
+        path = self.path / "seed"
+        if self.settings.seed == "task":
+            return self.task.seed
+        if newest_state(self.state, self.id) is not None and not path.exists():
+            raise ConfigError(
+                f"{self.state} was trained, and {path} is missing, from which its samples were split.  Put that file "
+                f"back; or begin anew: move {self.state} away.  A state that was drawn from the task's own seed goes "
+                f'on with seed = "task" in site.toml.'
+            )
+        return seed_of_task(secret_seed(path), self.task.mark())
+
+    @cached_property
+    def class_counts(self) -> dict[str, int]:
+        """The number of training samples of each class, by its name."""
+        labels = self.dataset.y[self.share.train]
+        return dict(zip(self.task.classes, labels.bincount(minlength=len(self.task.classes)).tolist(), strict=True))
+
+    @property
+    def report(self) -> Report:
+        """What evaluation replies contain: what ``policy.toml`` allows, unless ``site.toml`` says nothing at all."""
+        return self.policy.policy.report if self.settings.report else "none"
 
     @cached_property
     def training(self) -> Training:
@@ -102,22 +115,7 @@ class Site:
     @cached_property
     def code(self) -> Any:
         """The module in ``site.py``."""
-        path = self.path / "site.py"
-        spec = importlib.util.spec_from_file_location(MODULE, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[MODULE] = module
-        folder = str(self.path.absolute())
-        if folder not in sys.path:
-            sys.path.insert(0, folder)  # so that site.py can import what lies beside it
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
-        for name in ("model", "data"):
-            if not callable(getattr(module, name, None)):
-                raise ConfigError(f"{path} has no function {name}().  protea site init writes an example of both.")
-        return module
+        return load_code(self.path / "site.py")
 
     def source(self) -> Any:
         """Call ``data()`` of ``site.py``, which gives arrays, a torch data set, or a source such as ``Csv(...)``."""
@@ -141,9 +139,7 @@ class Site:
         rows = torch.arange(len(dataset) - dataset.tests)
         if dataset.tests:
             settings = Split(0.0, settings.validation, settings.stratify, settings.by_key)
-        found = split_share(
-            rows, dataset, settings, Streams(self.task.seed).at("data", "client", self.id).numpy("split")
-        )
+        found = split_share(rows, dataset, settings, Streams(self.seed).at("data", "client", self.id).numpy("split"))
         if dataset.tests:
             found = Share(found.train, found.validation, torch.arange(len(dataset) - dataset.tests, len(dataset)))
         return found
@@ -247,19 +243,25 @@ class Site:
             rounds=self.task.rounds,
         )
 
+    @cached_property
+    def release(self) -> PolicyRelease:
+        """What lets go of this site's answers what its policy allows."""
+        return PolicyRelease(self.policy, lambda: self.class_counts, self.report)
+
     def plan(self) -> WorkerPlan:
         """Collect what a worker needs to build this site's client and run its jobs."""
         task = self.task
         return WorkerPlan(
             task.played,
             SiteBuilder(self),
-            task.seed,
+            self.seed,
             self.settings.threads,
             task.evaluation.local_prototypes,
             rules=task.evaluation.rules,
             metrics=task.evaluation.metrics,
             answer=task.evaluation.answer,
             filters=task.filters,
+            release=self.release,
             careful=True,
         )
 
@@ -267,13 +269,7 @@ class Site:
         """Call a function of ``site.py`` with those of ``classes`` and ``dim`` that it has parameters for."""
         function: Callable[..., Any] = getattr(self.code, name)
         given = {"classes": self.task.classes, "dim": self.task.models.dim}
-        wanted = inspect.signature(function).parameters
-        try:
-            return function(**{key: value for key, value in given.items() if key in wanted})
-        except ProteaError:
-            raise
-        except Exception as error:
-            raise ConfigError(f"{self.path / 'site.py'}: {name}() fails: {type(error).__name__}: {error}") from error
+        return call_with(function, given, f"{self.path / 'site.py'}: {name}()")
 
 
 @dataclass(frozen=True)

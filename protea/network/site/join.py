@@ -12,14 +12,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from protea.core.errors import ProteaError
+from protea.core.errors import PolicyError, ProteaError
 from protea.core.files import hold_lock
 from protea.engines.flower.node import Node, attend
-from protea.network.site.audit import audit_lines
+from protea.network.site.audit import Audit, audit_lines
 from protea.network.site.directory import Site
+from protea.network.site.refusals import refusals, refused_task
 from protea.network.site.service import SiteService
 
 PATIENCE = 600.0  # seconds that a site keeps trying while the server refuses it
@@ -36,6 +38,7 @@ def join(path: Path, tell: Tell) -> None:
     site = Site(path)
     taken = f"{path} takes part already, in another process.  Stop that one first."
     with hold_lock(path / ".lock", taken):
+        refuse_by_policy(site)
         site.ended.unlink(missing_ok=True)
         site.restored().client(site.id)  # errors in model, data or state show before anything is started
         invitation = site.bundle.invitation
@@ -47,6 +50,15 @@ def join(path: Path, tell: Tell) -> None:
         finally:
             client.stop()
             node.stop()
+
+
+def refuse_by_policy(site: Site) -> None:
+    """Raise :class:`PolicyError` for a task that the site's policy forbids; it is in the audit log then."""
+    found = list(refusals(site.policy, site.task, site.class_counts))
+    for each in found:
+        Audit(site.path / "audit.jsonl").write_refusal("join", 0, each.cited, each.why)
+    if found:
+        raise PolicyError(refused_task(found))
 
 
 def watch(node: Node, client: ClientProcess, site: Site, tell: Tell) -> None:
@@ -80,10 +92,17 @@ def watch(node: Node, client: ClientProcess, site: Site, tell: Tell) -> None:
                 whole, end, _ = file.read().rpartition(b"\n")  # what follows is a line still being written
             seen += len(whole + end)
             for line in audit_lines(whole):
-                tell(f"Sent in round {line['round']}: {line['task']}, {line['bytes']:,} bytes, {line['blake2b']}")
+                tell(news_of(line))
         time.sleep(0.5)
     time.sleep(SAID)
     tell(f"The coordinator has ended the federation.  The trained model is in {site.path / 'state'}.")
+
+
+def news_of(line: Mapping[str, Any]) -> str:
+    """Tell what a line of the audit log says."""
+    if "policy" in line:
+        return f"Refused in round {line['round']}: {line['asked']}.  {line['policy']}  {line['words']}"
+    return f"Sent in round {line['round']}: {line['task']}, {line['bytes']:,} bytes, {line['blake2b']}"
 
 
 def refuse_for_ever(log: str) -> None:

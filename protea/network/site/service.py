@@ -3,8 +3,8 @@
 A site does two things for a coordinator: it trains, and tells how accurate it is.  It does them
 for jobs that the coordinator has signed, of the task that the site has agreed to.
 
-Every answer takes one way: a reply is made discreet, encoded, kept if it was a training, written
-down in the audit, and sent.
+Every answer takes one way: what the site's policy allows of a reply is made discreet, encoded, kept if it was a
+training, looked at once more as the bytes that it is now, written down in the audit, and sent.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ from __future__ import annotations
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from protea.clients.durable import DurableWorker
-from protea.core.errors import ClientError, PayloadError
+from protea.core.errors import ClientError, PayloadError, PolicyError
 from protea.core.files import write_text
 from protea.core.payload import from_bytes, shortened, to_bytes
-from protea.engines.messages import job_from_bytes, joined, parted, readable, reply_to_bytes
+from protea.core.rng import Streams
+from protea.engines.messages import job_from_bytes, joined, parted, readable, reply_from_bytes, reply_to_bytes
 from protea.federation.jobs import Job, Reply
+from protea.filters.base import Passage
 from protea.network.site.audit import Audit
 from protea.network.site.directory import Site
+from protea.network.site.refusals import expiry, refusals
 from protea.network.trust.keys import verified
 
 TRACE = "Traceback (most recent call last):"
@@ -43,11 +47,11 @@ class SiteService:
         """Give the bytes of an answer; they are written down before they leave.
 
         What is raised instead leaves too, and says nothing of this machine or its data: only a
-        :class:`PayloadError`, which is about what was sent to us, keeps its words.
+        :class:`PayloadError`, which is about what was sent to us, and a :class:`PolicyError` keep their words.
         """
         try:
             return self._answer_or_note(kind, message)
-        except PayloadError:
+        except (PayloadError, PolicyError):
             raise
         except Exception as error:
             traceback.print_exc()  # to this site's own log
@@ -93,13 +97,43 @@ class SiteService:
 
     def _job(self, message: bytes) -> bytes:
         """Do a job, and write down its answer."""
-        job = job_from_bytes(message)
+        job, site = job_from_bytes(message), self.site
         self._refuse(job)
-        if job.task == "evaluate" and not self.site.settings.report:
+        self._refuse_by_policy(job)
+        if job.task == "evaluate" and site.report == "none":
             answer = leaving(Reply(job.client, job.round))
         else:
             answer = self.worker.answer(job, message)
-        return self._noted(job.task, job.round, answer)
+            self._note_refusals(job)  # of an answer that says so
+        try:
+            site.release.verify(job, reply_from_bytes(answer), self._passage(job))
+        except PolicyError as error:
+            self._note_refusals(job, str(error))
+            raise
+        return self._noted(job.task, job.round, answer, site.release.held_names if job.task == "train" else ())
+
+    def _passage(self, job: Job) -> Passage:
+        task = self.site.task
+        rng = Streams(task.seed)  # from which nothing is drawn
+        return Passage(job.client, job.round, task.played.up, len(task.classes), task.models.dim, rng)
+
+    def _refuse_by_policy(self, job: Job) -> None:
+        """Raise :class:`PolicyError` for a job that the site's policy forbids, whatever it is about."""
+        site = self.site
+        expired = expiry(site.policy)  # anew for each job: the day may be over
+        for each in [expired] if expired is not None else refusals(site.policy, site.task, site.class_counts):
+            site.release.refusals.append(each)
+            words = f"site {site.name}: its policy has {each.said}, and does not allow this task."
+            self._note_refusals(job, words)
+            raise PolicyError(words)
+
+    def _note_refusals(self, job: Job, words: str = "") -> None:
+        """Write down what the policy refused since this was last asked; ``words`` leave instead of an answer."""
+        found = self.site.release.refusals
+        while found:
+            each = found.pop(0)
+            sys.stderr.write(f"{each}\n")
+            self.audit.write_refusal(job.task, job.round, each.cited, each.why, words)
 
     def _refuse(self, job: Job) -> None:
         """Raise :class:`PayloadError` for a job that this site does not do."""
@@ -110,8 +144,8 @@ class SiteService:
         if not 0 < job.round <= self.site.task.rounds:
             raise PayloadError(f"a job of round {job.round} came; the task has {self.site.task.rounds}.")
 
-    def _noted(self, task: str, round: int, answer: bytes) -> bytes:
-        self.audit.write(task, round, answer)
+    def _noted(self, task: str, round: int, answer: bytes, held_back: Sequence[str] = ()) -> bytes:
+        self.audit.write(task, round, answer, held_back)
         return answer
 
 

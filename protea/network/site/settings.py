@@ -1,0 +1,36 @@
+"""A site's own settings: ``site.toml``."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import PositiveInt
+
+from protea.config.sections import Split
+from protea.config.toml import settings_from_table
+from protea.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a site, in ``site.toml``."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    threads: PositiveInt = 1  # of torch
+    report: bool = True  # false: tell nothing of how accurate this site's model is; true: what policy.toml allows
+    seed: Literal["secret", "task"] = "secret"  # task: draw as everybody can who knows the task
+    split: Split = field(default_factory=Split)  # of this site's samples, unless data() gives a test part
+    training: dict[str, Any] = field(default_factory=dict)  # overrides of the task's training settings
+
+
+def read_settings(path: Path) -> Settings:
+    """Read and check the settings in a file."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    settings: Settings = settings_from_table(Settings, table, str(path))
+    return settings
