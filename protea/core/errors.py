@@ -7,6 +7,7 @@ ProteaError
     PayloadError      what a client or the server sent is not what was declared
     ClientError       a client failed while it worked
     CheckpointError   a checkpoint cannot be written or read
+    PrivacyError      what was asked would cost more than a client's privacy budget, or has no guarantee to spend it on
 
 A message says what was found, where, what was expected, and what to type instead.
 """
@@ -43,6 +44,10 @@ class ClientError(ProteaError):
 
 class CheckpointError(ProteaError):
     """A checkpoint cannot be written or read."""
+
+
+class PrivacyError(ProteaError):
+    """What was asked would cost more than a client's privacy budget, or has no guarantee to spend it on."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
