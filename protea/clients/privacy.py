@@ -24,6 +24,7 @@ from protea.filters.base import Filter, Passage, leave_all
 from protea.filters.noise import Noise
 
 RELEASED = "released"  # its name in a client's memory
+ENDLESS = 1e9  # an epsilon as good as infinite, which could not be sent
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def leave_private(
     up = up if noise is None else _noisy(method, noise, client, up, at, budget, where)
     up = leave_all(filters if noise is None else (Filter(), *filters[1:]), up, at)
     history = history_of(client.memory)
-    epsilon = epsilon_of(history, budget.delta) if history else 0.0
+    epsilon = min(epsilon_of(history, budget.delta), ENDLESS) if history else 0.0
     again = [*history, *_since(history, before)]
     spent = budget.epsilon < math.inf and bool(again) and epsilon_of(again, budget.delta) > budget.epsilon
     return up, Privacy(epsilon, budget.delta, spent)

@@ -11,6 +11,7 @@ many records there are is no secret (zero-out adjacency).  docs/privacy.md has t
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -108,12 +109,34 @@ def epsilon_of(history: Sequence[Event], delta: float) -> float:
 def _epsilon_of(history: tuple[Event, ...], delta: float) -> float:
     if all(rate == 1 for _, rate, _ in history):
         return gaussian_epsilon(math.sqrt(sum(times / noise**2 for noise, _, times in history)), delta)
-    from opacus.accountants import PRVAccountant, RDPAccountant
-
-    renyi, exact = RDPAccountant(), PRVAccountant()
-    renyi.history = exact.history = list(history)
-    bound = float(renyi.get_epsilon(delta))
+    bound = _renyi_epsilon(history, delta)
     if bound > LOOSE:
         return bound
-    with np.errstate(divide="ignore"):  # of rate 1, which opacus takes the logarithm of 1 - rate of
+    from opacus.accountants import PRVAccountant
+
+    exact = PRVAccountant()
+    exact.history = list(history)
+    with warnings.catch_warnings(), np.errstate(divide="ignore"):  # of rate 1: it takes the logarithm of 1 - rate
+        warnings.simplefilter("ignore", UserWarning)
         return min(bound, float(exact.get_epsilon(delta)))
+
+
+def _renyi_epsilon(history: tuple[Event, ...], delta: float) -> float:
+    """Return the bound by Renyi divergences, which add up: 5 to 15 % above the truth, and quick."""
+    from opacus.accountants import RDPAccountant
+    from opacus.accountants.analysis import rdp
+
+    sums = np.sum([times * np.asarray(_renyi_of_one(noise, rate)) for noise, rate, times in history], axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that other orders might give less
+        return float(rdp.get_privacy_spent(orders=RDPAccountant.DEFAULT_ALPHAS, rdp=sums, delta=delta)[0])
+
+
+@lru_cache(maxsize=4096)
+def _renyi_of_one(noise: float, rate: float) -> tuple[float, ...]:
+    """Return the Renyi divergences of one event, by order."""
+    from opacus.accountants import RDPAccountant
+    from opacus.accountants.analysis import rdp
+
+    found = rdp.compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=RDPAccountant.DEFAULT_ALPHAS)
+    return tuple(map(float, found))

@@ -149,9 +149,9 @@ def build_private(id: int, streams: Streams, **options: Any) -> Client:
 def test_private_training_and_noise_are_composed_round_by_round() -> None:
     pytest.importorskip("opacus")
     training = Training(epochs=1, batch=16, dp=PrivateTraining(noise=2.0))
-    loop = frozen_federation(replace(NOISE, noise=4.0), build=build_private, training=training)
+    loop = frozen_federation(replace(NOISE, noise=4.0), rounds=2, build=build_private, training=training)
     spent = [record.privacy.epsilon for record in loop.run()]
-    assert spent[0] < spent[1] < spent[2]
+    assert spent[0] < spent[1]
     kinds = {(noise, rate < 1) for noise, rate, _ in history_of(loop.engine.worker.clients[0].memory)}
     assert kinds == {(2.0, True), (1 / replace(NOISE, noise=4.0).mu, False)}
 
@@ -208,7 +208,7 @@ def test_a_budget_without_a_guarantee_is_refused() -> None:
 def test_a_killed_run_goes_on_with_what_was_spent(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
     table = {
-        "rounds": 4, "clients": 3, "seed": 3,
+        "rounds": 3, "clients": 2, "seed": 3,
         "data": {"samples": 150},
         "models": {"family": "tiny_mlp", "dim": 16},
         "training": {"batch": 20, "dp": {"noise": 1.5}},
@@ -219,12 +219,11 @@ def test_a_killed_run_goes_on_with_what_was_spent(tmp_path: Path) -> None:
     whole = Run(experiment_from_table(table), tmp_path / "whole").finish()
     with Run(experiment_from_table(table), tmp_path / "parted") as run:
         run.step()
-        run.step()
     again = Run(None, tmp_path / "parted").finish()
     assert [without_cost(each) for each in again.records] == [without_cost(each) for each in whole.records]
     assert whole.summary["privacy"] == again.summary["privacy"]
     assert whole.summary["privacy"]["formal"] and "not covered: evaluation replies" in whole.summary["privacy"]["words"]
-    shown = content([RunReader(tmp_path / "whole")])
+    shown = content([RunReader.read(tmp_path / "whole")])
     assert shown["runs"][0]["epsilon"][-1] == pytest.approx(whole.summary["privacy"]["epsilon"], rel=1e-4)
     assert any("privacy: epsilon" in notice for notice in shown["notices"])
 
