@@ -96,11 +96,13 @@ def leave_private(
         if budget.epsilon < math.inf:
             raise PrivacyError(f"{where}: there is a privacy budget, and nothing it could be spent on: {why}.")
         return leave_all(filters, up, at), Privacy(why=why)
+    trained = history_of(client.memory)
     up = up if noise is None else _noisy(method, noise, client, up, at, budget, where)
     up = leave_all(filters if noise is None else (Filter(), *filters[1:]), up, at)
     history = history_of(client.memory)
     epsilon = min(epsilon_of(history, budget.delta), ENDLESS) if history else 0.0
-    again = [*history, *_since(history, before)]
+    sent = _since(history, trained) if depends_on_training(method, client) else []  # what is constant costs once
+    again = [*history, *_since(trained, before), *sent]
     spent = budget.epsilon < math.inf and bool(again) and epsilon_of(again, budget.delta) > budget.epsilon
     return up, Privacy(epsilon, budget.delta, spent)
 

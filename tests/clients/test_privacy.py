@@ -132,6 +132,12 @@ def test_what_never_changes_is_released_once_and_costs_once() -> None:
     assert records[-1].loss is None
 
 
+def test_a_budget_for_one_release_is_enough_for_what_never_changes() -> None:
+    enough = replace(NOISE, budget=Budget(epsilon=gaussian_epsilon(NOISE.mu, 1e-5) + 1e-6))
+    records = list(frozen_federation(enough).run())
+    assert [record.privacy.spent for record in records] == 3 * [False]
+
+
 def test_features_of_records_are_shortened_before_they_enter_a_mean() -> None:
     loop = frozen_federation(replace(NOISE, clip=0.1))
     next(loop.run())
