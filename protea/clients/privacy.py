@@ -93,7 +93,7 @@ def leave_private(
     why, budget = why_not(method, client.model, filters, dp is not None), least_budget(noise, dp and dp.budget)
     where = f"client {client.id}, round {client.round}"
     if why:
-        if budget.epsilon < math.inf:
+        if budget.epsilon is not None:
             raise PrivacyError(f"{where}: there is a privacy budget, and nothing it could be spent on: {why}.")
         return leave_all(filters, up, at), Privacy(why=why)
     trained = history_of(client.memory)
@@ -103,7 +103,7 @@ def leave_private(
     epsilon = min(epsilon_of(history, budget.delta), ENDLESS) if history else 0.0
     sent = _since(history, trained) if depends_on_training(method, client) else []  # what is constant costs once
     again = [*history, *_since(trained, before), *sent]
-    spent = budget.epsilon < math.inf and bool(again) and epsilon_of(again, budget.delta) > budget.epsilon
+    spent = budget.epsilon is not None and bool(again) and epsilon_of(again, budget.delta) > budget.epsilon
     return up, Privacy(epsilon, budget.delta, spent)
 
 
@@ -130,7 +130,8 @@ def depends_on_training(method: Method[Any, Any], client: Client) -> bool:
 def least_budget(noise: Noise | None, training: Budget | None) -> Budget:
     """Return the budget that keeps both that of the filter and that of ``training.dp``."""
     given = [each for each in (None if noise is None else noise.budget, training) if each is not None]
-    return Budget(min(each.epsilon for each in given), min(each.delta for each in given))
+    limit = min(each.limit for each in given)
+    return Budget(limit if limit < math.inf else None, min(each.delta for each in given))
 
 
 def _since(history: Sequence[Event], before: Sequence[Event]) -> list[Event]:

@@ -30,14 +30,19 @@ LOOSE = 40.0  # an epsilon above it protects nobody; the bound by Renyi divergen
 class Budget:
     """``budget = { epsilon, delta }``: the most that a client may spend, over all rounds."""
 
-    epsilon: Annotated[float, Field(gt=0)] = math.inf  # no limit
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # None: no limit
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5  # keep it well below one over the number of records
 
     def __post_init__(self) -> None:
-        if not (self.epsilon > 0 and 0 < self.delta < 1):
+        if not (self.limit > 0 and 0 < self.delta < 1):
             raise ConfigError(
                 f"budget: epsilon = {self.epsilon} must be above 0, and delta = {self.delta} between 0 and 1."
             )
+
+    @property
+    def limit(self) -> float:
+        """The largest epsilon that is allowed; infinite without a limit."""
+        return math.inf if self.epsilon is None else self.epsilon
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

@@ -20,7 +20,7 @@ def history_of(memory: Memory) -> list[Event]:
 def spend(memory: Memory, event: Event, budget: Budget, where: str) -> None:
     """Add an event to a client's history; raise :class:`PrivacyError` before it, if it would exceed the budget."""
     history = composed([*history_of(memory), event])
-    if budget.epsilon < float("inf") and (cost := epsilon_of(history, budget.delta)) > budget.epsilon:
+    if budget.epsilon is not None and (cost := epsilon_of(history, budget.delta)) > budget.epsilon:
         raise PrivacyError(
             f"{where}: the privacy budget is spent: after this round epsilon would be {cost:.3g}, and "
             f"budget.epsilon is {budget.epsilon:g} (delta {budget.delta:g}).  Nothing was sent."
