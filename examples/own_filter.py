@@ -10,7 +10,7 @@ In an experiment file, with this folder in PYTHONPATH:
     family = "tiny_mlp"
     dim = 16
     [[filters]]
-    name = "own_filter:Noise"
+    name = "own_filter:Jitter"
     size = 0.1
 """
 
@@ -24,7 +24,7 @@ from protea.filters.base import Passage
 
 
 @dataclass(frozen=True)
-class Noise(protea.Filter):
+class Jitter(protea.Filter):
     size: float = 0.01  # standard deviation
 
     def leave(self, up: Named, at: Passage) -> Named:  # arrive(up, at) would undo it at the server
@@ -38,5 +38,5 @@ class Noise(protea.Filter):
 
 if __name__ == "__main__":
     small = {"data": protea.Data(samples=300), "models": protea.Models("tiny_mlp", dim=16)}
-    result = protea.run(protea.Experiment(rounds=2, clients=3, filters=(Noise(0.1),), **small))
+    result = protea.run(protea.Experiment(rounds=2, clients=3, filters=(Jitter(0.1),), **small))
     print(f"accuracy {result.records[-1].accuracy:.1%}")

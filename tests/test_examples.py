@@ -233,7 +233,7 @@ def test_the_page_on_extending_has_the_examples_word_for_word(which: str):
 def test_every_group_is_found_by_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A package that is installed names its own parts; a TOML file then names them as it names built-in ones."""
     kinds = {
-        "filters": ("noise", "own_filter:Noise"),
+        "filters": ("jitter", "own_filter:Jitter"),
         "metrics": ("among-first", "own_metric:AmongFirst"),
         "methods": ("angle", "own_method:AngleProto"),
         "optimizers": ("rmsprop", "own_optimizer:RMSprop"),
@@ -253,7 +253,7 @@ def test_every_group_is_found_by_entry_points(tmp_path: Path, monkeypatch: pytes
         text = """
             method = "angle"
             sampler = "in-turn"
-            filters = ["noise", { name = "clip", norm = 3.0 }]
+            filters = ["jitter", { name = "clip", norm = 3.0 }]
             training = { optimizer = { name = "rmsprop", smoothing = 0.5 } }
             evaluation = { rules = ["both"], metrics = [{ name = "among-first", count = 3 }] }
         """
@@ -261,13 +261,13 @@ def test_every_group_is_found_by_entry_points(tmp_path: Path, monkeypatch: pytes
         found = load_experiment(tmp_path / "exp.toml")
         made = [found.method, found.sampler, found.filters[0], found.training.optimizer]
         made += [found.evaluation.rules[0], found.evaluation.metrics[0], *make_trackers(["text-file"])]
-        expected = ["AngleProto", "InTurn", "Noise", "RMSprop", "Both", "AmongFirst", "TextFile"]
+        expected = ["AngleProto", "InTurn", "Jitter", "RMSprop", "Both", "AmongFirst", "TextFile"]
         assert [type(each).__name__ for each in made] == expected
         assert (found.training.optimizer.smoothing, found.evaluation.metrics[0].count) == (0.5, 3)
         (tmp_path / "again.toml").write_text(experiment_to_toml(found))
         assert load_experiment(tmp_path / "again.toml") == found
         written = tomllib.loads(experiment_to_toml(found))
-        assert (written["sampler"], written["filters"][0]["name"]) == ("in-turn", "noise")
+        assert (written["sampler"], written["filters"][0]["name"]) == ("in-turn", "jitter")
     finally:
         registry.table.cache_clear()
 

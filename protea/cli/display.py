@@ -26,6 +26,7 @@ from protea.config.experiment import Experiment
 from protea.config.units import format_bytes, percent
 from protea.config.words import PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.federation.jobs import Reply
+from protea.federation.privacy import NO_GUARANTEE
 from protea.federation.record import Record
 from protea.runs.gain import Gain
 from protea.runs.observers import Observer
@@ -72,11 +73,19 @@ class Lines(Quiet):
         loss = "-" if record.loss is None else f"{record.loss:.3f}"
         self.console.print(
             f"{self.title}  round {record.round}/{self.rounds}  loss {loss}  "
-            f"accuracy {percent(record.accuracy)} %  {passed:.0f} s, about {left:.0f} s left",
+            f"accuracy {percent(record.accuracy)} %  {privacy_note(record)}{passed:.0f} s, about {left:.0f} s left",
             soft_wrap=True,
             highlight=False,
         )
         self.complain(record)
+
+
+def privacy_note(record: Record) -> str:
+    """Say in a few words what the uploads so far cost; nothing where nothing is noisy."""
+    told = record.privacy
+    if told is None:
+        return ""
+    return f"{NO_GUARANTEE}  " if told.epsilon is None else f"epsilon {told.epsilon:.3g}  "
 
 
 class Json(Quiet):
@@ -167,6 +176,8 @@ def results(console: Console, found: Sequence[Result]) -> None:
     words = [COLUMNS[name] for name in ("own rule", *extra, "up")]
     console.print("  ".join(words), style="dim", highlight=False)
     for result in found:
+        if "privacy" in result.summary:
+            console.print(f"{result.method}: privacy: {result.summary['privacy']['words']}.", highlight=False)
         for warning in result.summary["warnings"].values():
             console.print(f"{result.summary['method']}: {warning}", style="yellow", highlight=False)
 

@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from torch import Tensor
+
 from protea.clients.plan import WorkerPlan
 from protea.clients.state_files import carry_clients, name_of, save_client
 from protea.clients.store import ClientStore, MemoryStore
@@ -24,6 +26,7 @@ from protea.clients.worker import Worker, open_store
 from protea.core.client import Client
 from protea.core.errors import CheckpointError
 from protea.core.files import sync_folder, write_bytes, write_text
+from protea.core.ledger import HISTORY
 from protea.federation.jobs import Job, Reply
 
 KEEP = 2  # rounds: with the one before the last, a server that lost a round can have it again
@@ -37,8 +40,11 @@ class DurableStore(ClientStore):
     A client that has done nothing here goes on from its state in the directory ``first``, if it has one there.
     """
 
-    def __init__(self, inner: MemoryStore, folder: Path, first: Path | None = None) -> None:
+    def __init__(
+        self, inner: MemoryStore, folder: Path, first: Path | None = None, keeps_spending: bool = False
+    ) -> None:
         self.inner, self.folder = inner, folder
+        self.keeps_spending = keeps_spending  # of privacy: what was sent stays sent, also if a client goes back
         self._first = first
         self._rounds: dict[int, int] = {}  # the round up to which each client in memory is trained
 
@@ -90,10 +96,19 @@ class DurableStore(ClientStore):
         if states and self._rounds.get(id) == last:
             return
         self._rounds.pop(id, None)
+        spent = self._spent(id, states[-1]) if self.keeps_spending and states and states[-1:] != earlier[-1:] else None
         self.inner.restore(id, earlier[-1] if earlier else self._first)
+        if spent is not None:
+            self.inner.clients[id].memory[HISTORY] = spent
         self._rounds[id] = last
         if not states:
             self.keep(id, 0)  # as it was before it did anything
+
+    def _spent(self, id: int, state: Path) -> Tensor | None:
+        """Give what a client had spent of its privacy in a state."""
+        self.inner.restore(id, state)
+        found: Tensor | None = self.inner.clients[id].memory.get(HISTORY)
+        return found
 
     def kept_answer(self, id: int, round: int, mark: str) -> bytes | None:
         """Give what a client answered to a job of ``round`` with the checksum ``mark``, if it has done that job."""
@@ -135,7 +150,7 @@ class DurableWorker:
     """
 
     def __init__(self, plan: WorkerPlan, folder: Path, encode: Encode, first: Path | None = None) -> None:
-        self.store = DurableStore(open_store(plan), folder, first)
+        self.store = DurableStore(open_store(plan), folder, first, keeps_spending=plan.system_noise)
         self.worker = Worker(plan, self.store)
         self.encode = encode
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.clients.builder import Builder
+from protea.clients.privacy import noise_filter
 from protea.clients.release import Release
 from protea.core.client import Client
 from protea.core.method import Method
@@ -29,6 +30,7 @@ class WorkerPlan:
     single_answers: bool = False  # tell which test samples were answered right; in simulations only
     filters: tuple[Filter, ...] = ()  # applied in order to every upload before it leaves its client
     release: Release = field(default_factory=Release)  # the client's own last word on what leaves it
+    system_noise: bool = False  # noise from the operating system, which nobody can repeat: at sites
     careful: bool = False  # a client whose training fails is put back to what it was before
     memory: int | None = None  # bytes of this process; clients beyond it wait on disk
     folder: Path | None = None  # for clients that wait on disk; None for the system's temporary one
@@ -41,6 +43,8 @@ class WorkerPlan:
         """Build a client, and let the method prepare it."""
         streams = self.streams(id)
         client = self.builder(id, streams)
+        noise = noise_filter(self.filters)
+        client.longest, client.system_noise = None if noise is None else noise.clip, self.system_noise
         with streams.default("start"):
             self.method.start_client(client)
         return client

@@ -15,6 +15,8 @@ class Release:
     What may not leave raises, and the client is as it was before the job.
     """
 
+    by_counts: bool = False  # classes are kept back by their exact numbers of samples
+
     def withhold(self, up: Named, at: Passage) -> Named:
         """Take out of an upload what is kept back, before the filters."""
         return up

@@ -12,16 +12,20 @@ from pathlib import Path
 
 from protea.clients.offload import OffloadedStore, full_at
 from protea.clients.plan import WorkerPlan
+from protea.clients.privacy import leave_private
 from protea.clients.state_files import undone_if_it_fails
 from protea.clients.store import ClientStore, MemoryStore
+from protea.core.accounting import Event
 from protea.core.client import Client
 from protea.core.devices import torch_threads
 from protea.core.errors import ProteaError
+from protea.core.ledger import history_of
 from protea.core.payload import Named, pack, unpack
 from protea.core.process_memory import peak_memory
 from protea.evaluation.client_side import examine, shared_answers, snapshot
 from protea.federation.jobs import Job, Reply
-from protea.filters.base import Passage, leave_all
+from protea.federation.privacy import Privacy
+from protea.filters.base import Passage
 
 
 def open_store(plan: WorkerPlan) -> MemoryStore:
@@ -104,16 +108,25 @@ class Worker:
             case "look":
                 return Reply(job.client, job.round, pack(snapshot(client)))
             case "train":
+                before = history_of(client.memory)
                 with undone_if_it_fails(client) if plan.careful else nullcontext():
-                    up = self._leaving(job, client, pack(method.local_update(client, down)))
-                loss = {"loss": sum(client.losses) / len(client.losses)} if client.losses else {}
-                return plan.release.reply(Reply(job.client, job.round, up, len(client.train), loss))
+                    up, privacy = self._leaving(job, client, pack(method.local_update(client, down)), before)
+                said = {} if privacy is None else privacy.metrics()
+                if client.losses and (privacy is None or not privacy.formal):  # a loss has no noise
+                    said["loss"] = sum(client.losses) / len(client.losses)
+                return plan.release.reply(Reply(job.client, job.round, up, len(client.train), said))
 
-    def _leaving(self, job: Job, client: Client, up: Named) -> Named:
-        """Take out of an upload what the client keeps back, and apply the filters."""
-        at = Passage(job.client, job.round, self.method.up, client.classes, client.dim, client.rng)
-        release = self.plan.release
-        return release.upload(leave_all(self.plan.filters, release.withhold(up, at), at), at)
+    def _leaving(self, job: Job, client: Client, up: Named, before: Sequence[Event]) -> tuple[Named, Privacy | None]:
+        """Take out of an upload what the client keeps back, and apply the filters.
+
+        ``before`` is what the client had spent before this round.
+        """
+        plan, release = self.plan, self.plan.release
+        at = Passage(job.client, job.round, self.method.up, client.classes, client.dim, client.rng, plan.system_noise)
+        found, privacy = leave_private(
+            self.method, plan.filters, client, release.withhold(up, at), at, before, by_counts=release.by_counts
+        )
+        return release.upload(found, at), privacy
 
     def forget(self, id: int) -> None:
         """Forget a client; it is built again when it is next needed."""

@@ -77,6 +77,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "samplers": {"uniform": "protea.federation.sampling:Uniform"},
     "filters": {
         "clip": "protea.filters.clip:Clip",
+        "noise": "protea.filters.noise:Noise",
         "quantize": "protea.filters.quantize:Quantize",
     },
     "rules": {},

@@ -111,6 +111,8 @@ def check_settings(settings: Any, where: str, path: str = "") -> None:
             _check_all(f, value, where, at)
             continue
         kind = _nested(f)
+        if value is None and "table" in f.metadata:
+            continue
         if "group" not in f.metadata and kind is None:
             _valid(type(settings), f.name, value, at, where)
         elif isinstance(value, type) or not is_dataclass(value) or (kind is not None and not isinstance(value, kind)):
@@ -220,6 +222,8 @@ def _settings(kind: type[Any]) -> list[Field[Any]]:
 
 def _nested(f: Field[Any]) -> type[Any] | None:
     """Return the dataclass of a field that is a section of its own."""
+    if "table" in f.metadata:
+        return cast("type[Any]", f.metadata["table"])
     factory: Any = f.default_factory
     return cast("type[Any]", factory) if is_dataclass(factory) and not f.metadata else None
 

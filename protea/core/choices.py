@@ -19,6 +19,11 @@ def choice_of(group: str, tag: str, default: Callable[[], Any], *, word: bool = 
     return field(default_factory=default, metadata={"group": group, "tag": tag, "word": word, "many": False})
 
 
+def table_or_none(kind: type[Any]) -> Any:
+    """Declare a field that holds settings of one kind, a table in a file, or ``None``, which it is by default."""
+    return field(default=None, metadata={"table": kind})
+
+
 def list_of(group: str, tag: str) -> Any:
     """Declare a field that holds any number of plug-ins of a group, in order; none by default."""
     return field(default=(), metadata={"group": group, "tag": tag, "word": True, "many": True})

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from protea.core.augment import Augment
 from protea.core.errors import ClientError
 from protea.core.memory import Memory
-from protea.core.prototypes import Prototypes
+from protea.core.private_fit import private_fit
+from protea.core.prototypes import Prototypes, shortened
 from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.server import no_models
@@ -45,6 +46,8 @@ class Client:
     round: int = 0
     rounds: int = 1
     memory: Memory = field(default_factory=Memory)
+    longest: float | None = None  # that a sample's features may be in prototypes that are sent with noise
+    system_noise: bool = False  # noise comes from the operating system, as nobody else may know it; at sites
     losses: list[float] = field(default_factory=list)  # mean loss of each fit of this round, for the record
     _cached: tuple[object, dict[str, Tensor]] | None = field(
         default=None, repr=False
@@ -109,7 +112,10 @@ class Client:
                 f"training.last=drop: BatchNorm may explode on a last batch of a few samples."
             )
 
-        losses = descend(values(), optimizer, modules, clip=plan.clip, trouble=trouble)
+        if plan.dp is None:
+            losses = descend(values(), optimizer, modules, clip=plan.clip, trouble=trouble)
+        else:
+            losses = private_fit(self, loss, modules, data, plan, epochs, optimizer, rng, trouble)
         self.losses.append(sum(losses) / len(losses) if losses else 0.0)
         return self.losses[-1]
 
@@ -147,8 +153,16 @@ class Client:
         return sum(tensor.nbytes for tensor in gone if tensor is not None)
 
     def prototypes(self) -> Prototypes:
-        """Return the mean feature of each class of the training set, by the current model in evaluation mode."""
-        return Prototypes.of(*self.features(), self.classes)
+        """Return the mean feature of each class of the training set, by the current model in evaluation mode.
+
+        Where prototypes are sent with noise, features longer than ``longest`` are shortened to it first.
+        """
+        z, y = self.features()
+        return Prototypes.of(self.bounded(z), y, self.classes)
+
+    def bounded(self, z: Tensor) -> Tensor:
+        """Return features ``(n, dim)``, none longer than ``longest``: a bound of what one sample can change."""
+        return z if self.longest is None else shortened(z, self.longest)
 
     def batches(self, data: Samples | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield all of ``data`` (the training set if not given), in its own order, as batches for evaluation."""

@@ -8,6 +8,7 @@ ProteaError
     ClientError       a client failed while it worked
     CheckpointError   a checkpoint cannot be written or read
     PolicyError       a site's policy forbids what it was asked
+    PrivacyError      what was asked would cost more than a client's privacy budget, or has no guarantee to spend it on
 
 A message says what was found, where, what was expected, and what to type instead.
 """
@@ -48,6 +49,10 @@ class CheckpointError(ProteaError):
 
 class PolicyError(ProteaError):
     """A site's own policy forbids what it was asked to do or to send."""
+
+
+class PrivacyError(ProteaError):
+    """What was asked would cost more than a client's privacy budget, or has no guarantee to spend it on."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -40,6 +40,9 @@ class Needs:
     common_view: str | None = None  # of texts, that all clients have beside their own: "words", or an encoder's name
 
 
+Reveals = Literal["means", "fixed means", "model"]
+
+
 def upload_weights(uploads: Sequence[Upload[Any]], average: Average) -> list[float] | None:
     """Return how much each upload counts in a mean: its client's number of samples, or ``None`` for equal weights.
 
@@ -64,6 +67,18 @@ class Method(Generic[Down, Up]):
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name -> fields that differ from the default
     family: ClassVar[str] = "-"  # by what is shared: "class vectors", "weights", ..., for lists
     exchanges: ClassVar[str] = "-"  # in plain words, for lists
+
+    @property
+    def reveals(self) -> frozenset[Reveals] | None:
+        """All ways in which a client's training samples enter its uploads; ``None`` = not declared, the safe default.
+
+        ``means``: by :meth:`Client.prototypes`, once in a round, or by what is made of that and of nothing else.
+        ``fixed means``: the same of a map that never trains, shortened by :meth:`Client.bounded`.
+        ``model``: by what :meth:`Client.fit` trains, whose loss uses the samples of its batch and no others.
+        A formal guarantee of privacy holds only for what is declared here: docs/privacy.md.
+        """
+        return None
+
     down: ClassVar[type[Any]]
     up: ClassVar[type[Any]]
 

@@ -144,6 +144,16 @@ def places_of(wanted: type[Payload], kind: type[Any], named: Named) -> list[str]
     return found
 
 
+def can_hold(wanted: type[Payload], kind: type[Any]) -> bool:
+    """Tell whether a payload of type ``kind`` is, or can have within it, a payload of the ``wanted`` type."""
+    if not isinstance(kind, type) or not issubclass(kind, Payload):
+        return False
+    if issubclass(kind, wanted):
+        return True
+    parts = (part for hint in _hints(cast(Any, kind)).values() for part in (hint, *get_args(hint)))
+    return any(can_hold(wanted, part) for part in parts if isinstance(part, type) and part is not kind)
+
+
 def tensors_in(item: object) -> Iterator[Tensor]:
     """Yield the tensors of a payload as they are in memory; less than that may travel."""
     if isinstance(item, Tensor):

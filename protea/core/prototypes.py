@@ -18,6 +18,7 @@ DistanceMetric = Literal["euclidean", "cosine"]
 
 LARGEST = 1 << 26  # numbers that arriving prototypes may have: 100,000 classes in 512 dimensions are fewer
 MOST = 1e9  # samples that a class may have
+SLACK = 1e-6  # a vector that was shortened may be longer by rounding, and is not shortened again
 
 
 @dataclass(frozen=True)
@@ -176,3 +177,16 @@ class Collector:
         if self.sums is None or self.counts is None:
             raise ValueError("no batch was added")
         return Prototypes(self.sums / self.counts.clamp(min=1).unsqueeze(1), self.counts)
+
+
+def shortened(rows: Tensor, norm: float) -> Tensor:
+    """The rows, those that are longer than ``norm`` scaled down to it.
+
+    >>> shortened(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), 1.0)
+    tensor([[0.6000, 0.8000],
+            [0.3000, 0.4000]])
+    """
+    if not rows.is_floating_point():
+        return rows
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return torch.where(lengths > norm * (1 + SLACK), rows * (norm / lengths), rows)

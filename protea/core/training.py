@@ -11,7 +11,9 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
-from protea.core.choices import choice_of
+from protea.core.choices import choice_of, table_or_none
+from protea.core.errors import ConfigError
+from protea.core.private_sgd import PrivateTraining
 from protea.core.ranges import Fraction
 
 
@@ -69,10 +71,16 @@ class Training:
     clip: NonNegativeFloat = 0.0  # largest gradient norm of a model; 0 for no limit
     schedule: Literal["constant", "cosine", "exponential"] = "constant"  # of lr, over rounds
     decay: Annotated[float, Field(gt=0, le=1)] = 0.99  # factor per round, exponential only
+    dp: PrivateTraining | None = table_or_none(PrivateTraining)  # DP-SGD: { noise, clip }, see docs/privacy.md
 
     def __post_init__(self) -> None:
         if self.optimizer in OPTIMIZERS:
             object.__setattr__(self, "optimizer", OPTIMIZERS[self.optimizer]())  # in Python a word will do, too
+        if self.dp is not None and self.clip:
+            raise ConfigError(
+                f"training.clip is {self.clip:g} beside training.dp, which shortens the gradient of every record to "
+                f"training.dp.clip.  Remove training.clip."
+            )
 
     def rate(self, round: int, rounds: int) -> float:
         """Return the learning rate of a round; rounds count from 1, and the first has ``lr``.

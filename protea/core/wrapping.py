@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from protea.core.client import Client
-from protea.core.method import Method, Needs, Upload
+from protea.core.method import Method, Needs, Reveals, Upload
 from protea.core.prototypes import Prototypes
 from protea.core.server import Server
 from protea.core.split_model import SplitModel
@@ -31,6 +31,10 @@ class Wrapper(Method[Any, Any]):
     @property
     def needs(self) -> Needs:
         return self.inner.needs
+
+    @property
+    def reveals(self) -> frozenset[Reveals] | None:
+        return self.inner.reveals
 
     def start_server(self, server: Server) -> None:
         self.inner.start_server(server)

@@ -10,7 +10,7 @@ import torch
 from protea.config.sections import Faults
 from protea.core.rng import Streams
 
-Absence = Literal["dropped out", "late", "quarantined"]
+Absence = Literal["dropped out", "late", "quarantined", "spent"]
 
 
 def draw_absences(faults: Faults, clients: Sequence[int], count: int, rng: Streams) -> dict[int, Absence]:

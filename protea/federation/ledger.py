@@ -1,4 +1,4 @@
-"""Counts kept over all rounds: the bytes sent each way, and each client's refused uploads in a row."""
+"""Kept over all rounds: the bytes sent each way, each client's refused uploads in a row, and its privacy."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from protea.federation.jobs import Job, Reply
+from protea.federation.privacy import Privacy
 from protea.federation.record import ClientBytes, Record
 
 
@@ -18,6 +19,7 @@ class Ledger:
     up: Counter[int] = field(default_factory=Counter)
     down: Counter[int] = field(default_factory=Counter)
     refusals: Counter[int] = field(default_factory=Counter)
+    privacy: dict[int, Privacy] = field(default_factory=dict)  # of each client, as it last told
 
     @classmethod
     def of(cls, records: Iterable[Record], max_refusals: int) -> Ledger:
@@ -28,6 +30,8 @@ class Ledger:
                 if each.bytes is not None:
                     ledger.up[each.client] += each.bytes.up
                     ledger.down[each.client] += each.bytes.down
+                if each.privacy is not None:
+                    ledger.privacy[each.client] = each.privacy
             ledger.count_refusals([c for c in record.participants if c not in record.absent], record.refused)
         return ledger
 
@@ -40,6 +44,14 @@ class Ledger:
             self.down[job.client] += job.size
         for reply in replies:
             self.up[reply.client] += reply.size
+
+    def note_privacy(self, replies: Sequence[Reply]) -> None:
+        """Remember what clients tell of their privacy beside their uploads."""
+        self.privacy.update({r.client: told for r in replies if (told := Privacy.read(r.metrics)) is not None})
+
+    def spent(self, client: int) -> bool:
+        """Return whether one more round would cost the client more than its privacy budget."""
+        return client in self.privacy and self.privacy[client].spent
 
     def count_refusals(self, asked: Iterable[int], refused: Iterable[int]) -> None:
         """Add one for each client whose upload was refused, and set every other client that was asked to 0."""

@@ -22,12 +22,18 @@ from protea.federation.faults import Absence, draw_absences
 from protea.federation.jobs import Job, JobEngine, JobKind, Reply, Watch, ignore
 from protea.federation.ledger import Ledger
 from protea.federation.plan import FederationPlan
+from protea.federation.privacy import Privacy, worst
 from protea.federation.record import ClientRecord, Cost, Record
 from protea.federation.round import Round
 from protea.federation.sampling import sample
 from protea.federation.uploads import Accepted, Inspection, by_client, refuse_infinite
 
-WHY: dict[Absence, str] = {"dropped out": "dropped out", "late": "was late", "quarantined": "is in quarantine"}
+WHY: dict[Absence, str] = {
+    "dropped out": "dropped out",
+    "late": "was late",
+    "quarantined": "is in quarantine",
+    "spent": "has spent its privacy budget",
+}
 GROUP = 64  # clients whose answers on the shared test set are in memory at once
 
 
@@ -83,8 +89,14 @@ class Federation:
 
     def run(self) -> Iterator[Record]:
         """Run rounds ``server.round + 1 .. rounds`` and yield one record for each."""
-        while self.server.round < self.plan.rounds:
+        while not self.done:
             yield self.play_round()
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds were played, or no client has anything left of its privacy budget."""
+        spent = bool(self.ledger.privacy) and all(map(self.ledger.spent, range(self.clients)))
+        return spent or self.server.round >= self.plan.rounds
 
     def play_round(self) -> Record:
         """Play one round: choose clients, let them train, aggregate their uploads, evaluate."""
@@ -108,6 +120,7 @@ class Federation:
         self.chosen = chosen = self._sample()
         absent = draw_absences(self.plan.faults, chosen, self.clients, server.rng.at("round", server.round))
         absent |= {client: "quarantined" for client in chosen if self.ledger.quarantined(client)}
+        absent |= {client: "spent" for client in chosen if self.ledger.spent(client)}
         settings = self.plan.evaluation
         judged = Judged(server.classes, server.dim, settings.rules, settings.metrics, self.plan.single_answers)
         return Round(chosen, absent, judged)
@@ -120,6 +133,7 @@ class Federation:
         away = {reply.client for reply in this.replies if reply.away}
         self.here = [client for client in self.here if client not in away] if away else self.here
         self.ledger.count_bytes(this.jobs, this.replies)
+        self.ledger.note_privacy(this.replies)
 
     def _aggregate(self, this: Round) -> None:
         """Check the uploads, and let the method aggregate those that are what it declares."""
@@ -174,6 +188,7 @@ class Federation:
             clients=self._clients(this),
             metrics=judged.metrics("test"),
             validation_metrics=judged.metrics("validation"),
+            privacy=worst(self.ledger.privacy.values()),
         )
 
     # Parts of these steps
@@ -260,6 +275,7 @@ class Federation:
                 client=client,
                 bytes=self.ledger.bytes_of(job, replies),
                 loss=losses[0] if losses else None,
+                privacy=next((told for reply in replies if (told := Privacy.read(reply.metrics)) is not None), None),
             )
         return [found[client] for client in sorted(found)]
 

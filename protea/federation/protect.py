@@ -18,7 +18,7 @@ from protea.config.words import PROTECTED
 from protea.core.client import Client
 from protea.core.errors import ConfigError
 from protea.core.memory import Memory
-from protea.core.method import Method
+from protea.core.method import Method, Reveals
 from protea.core.split_model import SplitModel
 from protea.core.wrapping import Wrapper
 from protea.methods.local import Local
@@ -34,6 +34,11 @@ class Protect(Wrapper):
     """
 
     word = PROTECTED
+
+    @property
+    def reveals(self) -> frozenset[Reveals] | None:
+        """Declare what the inner method does: the second model never leaves."""
+        return self.inner.reveals
 
     def start_client(self, client: Client) -> None:
         if client.validation is None or not len(client.validation):

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from protea.config.words import PARTS
 from protea.evaluation.scores import ClientScores, Geometry, MetricScore, PartRecord, Score, Shared
+from protea.federation.privacy import Privacy
 
 Line = dict[str, Any]  # a line of metrics.jsonl; its "kind" is data, round or client
 
@@ -79,6 +80,7 @@ class ClientRecord(ClientScores):
     client: int = field(kw_only=True)
     bytes: ClientBytes | None = field(default=None, kw_only=True)  # None if it was only evaluated
     loss: float | None = field(default=None, kw_only=True)  # mean over its training steps; None without training
+    privacy: Privacy | None = field(default=None, kw_only=True)  # None if nothing of its upload is noisy
 
     @property
     def accuracy(self) -> float | None:
@@ -103,6 +105,8 @@ class ClientRecord(ClientScores):
         line: Line = {"kind": "client", "round": round, "client": self.client}
         if self.bytes is not None:
             line |= {"loss": self.loss, **vars(self.bytes)}
+        if self.privacy is not None:
+            line["privacy"] = self.privacy.line()
         for name, part in self.parts.items():
             line[f"{name}/samples"] = part.samples
             line |= {} if part.right is None else {f"{name}/right": part.right}
@@ -133,6 +137,7 @@ class ClientRecord(ClientScores):
             client=line["client"],
             bytes=ClientBytes(*sizes) if sizes else None,
             loss=line.get("loss"),
+            privacy=Privacy(**line["privacy"]) if "privacy" in line else None,
         )
 
 
@@ -166,6 +171,7 @@ class Record:
     clients: list[ClientRecord]
     metrics: dict[str, MetricScore] = field(default_factory=dict)  # the user's own, on test samples, by name
     validation_metrics: dict[str, MetricScore] = field(default_factory=dict)
+    privacy: Privacy | None = None  # of the client that has spent most; None where nothing is noisy
 
     @property
     def accuracy(self) -> float | None:
@@ -179,8 +185,10 @@ class Record:
 
     def line(self) -> Line:
         """Return the round's line of ``metrics.jsonl``, without its clients."""
-        whole = asdict(replace(self, clients=[]))
-        del whole["clients"]
+        whole = asdict(replace(self, clients=[], privacy=None))
+        del whole["clients"], whole["privacy"]
+        if self.privacy is not None:
+            whole["privacy"] = self.privacy.line()
         for name in ("metrics", "validation_metrics"):
             if not whole[name]:
                 del whole[name]  # nobody asked for any

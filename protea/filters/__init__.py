@@ -6,6 +6,7 @@
     base.py      what a filter is, and the two ends of the pipeline
     clip.py      class vectors that are longer than allowed are shortened
     quantize.py  fewer bytes for each number
+    noise.py     Gaussian noise on class sums and counts
 
 To add a filter, write one file here, or one class anywhere, and name it in ``[[filters]]``: docs/extending.md.
 """

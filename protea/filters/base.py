@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from protea.core.method import Method
 from protea.core.payload import Named
 from protea.core.rng import Streams
 
@@ -20,6 +21,7 @@ class Passage:
     classes: int
     dim: int
     rng: Streams  # draws of this client, round and end of the way
+    system_noise: bool = False  # noise must come from the operating system: at a site, where nobody may know it
 
 
 class Filter:
@@ -35,6 +37,9 @@ class Filter:
     ...     def arrive(self, up, at):
     ...         return {name: tensor * 2 for name, tensor in up.items()}
     """
+
+    def check(self, method: Method[Any, Any], name: str) -> None:
+        """Raise :class:`ConfigError` for a method, of this name, whose uploads the filter is of no use for."""
 
     def leave(self, up: Named, at: Passage) -> Named:
         """Change an upload at the client, before it is sent and its bytes are counted."""
@@ -61,4 +66,4 @@ def arrive_all(filters: Sequence[Filter], up: Named, at: Passage) -> Named:
 
 def _draws(at: Passage, number: int) -> Passage:
     """The same passage with the random streams of one filter: two of a kind do not draw the same."""
-    return Passage(at.client, at.round, at.kind, at.classes, at.dim, at.rng.at("filter", number))
+    return replace(at, rng=at.rng.at("filter", number))

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from protea.core.payload import Named, places_of
-from protea.core.prototypes import Prototypes
+from protea.core.prototypes import Prototypes, shortened
 from protea.filters.base import Filter, Passage
-
-SLACK = 1e-6  # a vector that was shortened may be longer by rounding, and is not shortened again
 
 
 @dataclass(frozen=True)
@@ -28,16 +24,3 @@ class Clip(Filter):
 
     def arrive(self, up: Named, at: Passage) -> Named:
         return self.leave(up, at)
-
-
-def shortened(rows: Tensor, norm: float) -> Tensor:
-    """The rows, those that are longer than ``norm`` scaled down to it.
-
-    >>> shortened(torch.tensor([[3.0, 4.0], [0.3, 0.4]]), 1.0)
-    tensor([[0.6000, 0.8000],
-            [0.3000, 0.4000]])
-    """
-    if not rows.is_floating_point():
-        return rows
-    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return torch.where(lengths > norm * (1 + SLACK), rows * (norm / lengths), rows)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from protea import Client, Method, Needs, Server, SplitModel, Upload, Weights
 from protea.core.client import Loss
-from protea.core.method import Average, upload_weights
+from protea.core.method import Average, Reveals, upload_weights
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class FedAvg(Method[Weights, Weights]):
     exchanges = "the whole model"
     needs = Needs(same_architecture=True)
     variants = {"pfllib": {"statistics": "own"}}
+
+    @property
+    def reveals(self) -> frozenset[Reveals]:
+        return frozenset({"model"})
 
     def start_server(self, server: Server) -> None:
         server.memory["model"] = server.make("smallest")  # of one

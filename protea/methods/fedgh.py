@@ -18,6 +18,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Needs, Prototypes, Server, Upload, Weights
+from protea.core.method import Reveals
 from protea.core.training import Training
 
 
@@ -34,6 +35,10 @@ class FedGH(Method[Weights, Prototypes]):
     exchanges = "prototypes up, a head down"
     needs = Needs(same_head=True)
     variants = {"official": {"server_epochs": 0, "answer": "own"}, "htfllib": {}}
+
+    @property
+    def reveals(self) -> frozenset[Reveals]:
+        return frozenset({"means"})
 
     def start_server(self, server: Server) -> None:
         server.memory["head"] = server.make("smallest").head

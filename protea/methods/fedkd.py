@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from protea import Client, Method, Server, Upload, Weights, losses
 from protea.core.lowrank import LowRank, Matrices, RankRule
+from protea.core.method import Reveals
 
 Energy = Annotated[float, Field(gt=0, le=1)]
 
@@ -38,6 +39,10 @@ class FedKD(Method[LowRank, LowRank]):
     family = "second model"
     exchanges = "a small shared model, compressed"
     variants = {"htfllib": {"teaching": "joint", "matrices": "kernels", "rule": "code"}}
+
+    @property
+    def reveals(self) -> frozenset[Reveals]:
+        return frozenset({"model"})
 
     def start_server(self, server: Server) -> None:
         server.memory["mentee"] = server.make(self.mentee)

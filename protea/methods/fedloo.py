@@ -21,6 +21,7 @@ from torch import Tensor
 from protea import Client, Method, Needs, Prototypes, Server, Upload
 from protea.core.common_map import common_map
 from protea.core.discriminant import Moments, calibrate, discriminant, each_without, likelihoods
+from protea.core.method import Reveals
 from protea.core.ranges import Proportion
 
 FOLDS = 5
@@ -45,6 +46,11 @@ class FedLOO(Method[Prototypes, Prototypes]):
     def needs(self) -> Needs:
         return Needs(common_view=self.texts)
 
+    @property
+    def reveals(self) -> frozenset[Reveals] | None:
+        """Declare class means if they are of all samples: how samples fall into parts depends on all others."""
+        return frozenset({"fixed means"}) if self.parts == self.least == 1 else None
+
     def start_server(self, server: Server) -> None:
         server.memory.update(rows_of([Upload(0, Prototypes.absent(server.classes, server.dim), 0)], 0))
 
@@ -67,7 +73,7 @@ class FedLOO(Method[Prototypes, Prototypes]):
             self.learn_alone(client, z, y)
         memory["scale"] = 0.0 if down is None else calibrate([(z, y, down, memory["held"])])
         now = memory["parts"] == part_of(client.round, self.parts)
-        return Prototypes.of(z[now], y[now], client.classes)
+        return Prototypes.of(client.bounded(z[now]), y[now], client.classes)
 
     def learn_alone(self, client: Client, z: Tensor, y: Tensor) -> None:
         """Fill the memory: parts, own discriminant, its scale, and what it says of samples that it has not seen."""

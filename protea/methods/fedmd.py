@@ -18,6 +18,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Server, Upload, losses
+from protea.core.method import Reveals
 from protea.core.public_answers import check_rows, draw_public, select_public, weighted_mean
 
 
@@ -58,6 +59,10 @@ class FedMD(Method[Consensus, Answers]):
     @property
     def needs(self) -> Needs:
         return Needs(public_data=True, public_labels=self.public_epochs > 0)
+
+    @property
+    def reveals(self) -> frozenset[Reveals]:
+        return frozenset({"model"})
 
     def start_server(self, server: Server) -> None:
         server.memory["consensus"] = Consensus(draw_public(server, self.samples))

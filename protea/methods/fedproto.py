@@ -17,6 +17,7 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
 from protea import Client, Method, Prototypes, Server, Upload, losses
+from protea.core.method import Reveals
 from protea.core.prototypes import Collector, Weighting
 
 
@@ -44,6 +45,10 @@ class FedProto(Method[Prototypes, Prototypes]):
         "official": {"pull": 1.0, "taken": "during", "missing": "drop", "candidates": "own"},
         "htfllib": {"taken": "during", "missing": "drop"},
     }
+
+    @property
+    def reveals(self) -> frozenset[Reveals] | None:
+        return frozenset({"means"}) if self.taken != "during" else None
 
     def broadcast(self, server: Server, client: int) -> Prototypes | None:
         return server.memory.get("prototypes")

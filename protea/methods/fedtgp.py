@@ -19,6 +19,7 @@ from torch import Tensor
 
 from protea import Client, Method, Prototypes, Server, Upload, losses
 from protea.core.geometry import margins
+from protea.core.method import Reveals
 from protea.core.trainable_prototypes import TrainablePrototypes, train_prototypes
 from protea.methods.fedproto import FedProto
 
@@ -53,6 +54,10 @@ class FedTGP(Method[Prototypes, Prototypes]):
         "paper": {"pull": 0.1, "distance": "euclidean", "first": "untrained", "gap": "pairs"},
         "code": {"taken": "before"},
     }
+
+    @property
+    def reveals(self) -> frozenset[Reveals] | None:
+        return frozenset({"means"}) if self.taken != "during" else None
 
     def start_server(self, server: Server) -> None:
         trainable = TrainablePrototypes(server.classes, server.dim, self.mlp).to(server.device)

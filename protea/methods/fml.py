@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea import Client, Method, Server, Upload, Weights, losses
-from protea.core.method import Average, upload_weights
+from protea.core.method import Average, Reveals, upload_weights
 from protea.core.ranges import Proportion
 
 
@@ -36,6 +36,10 @@ class FML(Method[Weights, Weights]):
     family = "second model"
     exchanges = "a small shared model"
     variants = {"official": {}, "htfllib": {"teaching": "joint"}}
+
+    @property
+    def reveals(self) -> frozenset[Reveals]:
+        return frozenset({"model"})
 
     def start_server(self, server: Server) -> None:
         server.memory["meme"] = Weights.of(server.make(self.meme))

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea import Client, Method, Needs, Server, Upload, Weights
-from protea.core.method import Average, upload_weights
+from protea.core.method import Average, Reveals, upload_weights
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class LGFedAvg(Method[Weights, Weights]):
     exchanges = "heads"
     needs = Needs(same_head=True)
     variants = {"official": {"average": "uniform", "answer": "own"}, "htfllib": {}}
+
+    @property
+    def reveals(self) -> frozenset[Reveals]:
+        return frozenset({"model"})
 
     def start_server(self, server: Server) -> None:
         server.memory["expected"] = Weights.of(server.make("smallest").head)  # its shapes; heads are all the same

@@ -11,6 +11,7 @@ from torch import nn
 
 from protea import Client, Method
 from protea.core.errors import ClientError
+from protea.core.method import Reveals
 from protea.core.ranges import Fraction
 from protea.models.nearest import Nearest
 
@@ -30,6 +31,10 @@ class Local(Method[None, None]):
     family = "alone"
     exchanges = "nothing"
     variants = {"momentum": {"momentum": 0.9}, "cosine": {"head": "cosine"}, "smoothing": {"smoothing": 0.1}}
+
+    @property
+    def reveals(self) -> frozenset[Reveals]:
+        return frozenset()
 
     def start_client(self, client: Client) -> None:
         if self.head == "cosine":

@@ -19,6 +19,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from protea import Client, Prototypes, Server, Upload, geometry
 from protea.core.errors import ConfigError
+from protea.core.method import Reveals
 from protea.core.ranges import Fraction
 from protea.methods.fedproto import FedProto
 
@@ -47,6 +48,10 @@ class ProtoNorm(FedProto):
         "paper": {"pull": 1.0, "distance": "euclidean", "first": "random", "answer": "local", "stop": "code"},
         "code": {"taken": "before", "missing": "drop", "stop": "code"},
     }
+
+    @property
+    def reveals(self) -> frozenset[Reveals] | None:
+        return frozenset({"means"}) if self.taken != "during" else None
 
     def start_server(self, server: Server) -> None:
         if self.solver == "exact" and server.classes > server.dim + 1:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.config.words import MEASURES, PARTS, PROTOCOLS, RULES, WEIGHTINGS
+from protea.federation.privacy import in_words
 from protea.federation.record import ClientRecord
 from protea.report import compared, groups, words
 from protea.report.space import space
@@ -76,7 +77,16 @@ def totals(run: RunReader) -> Plain:
             for name in dict.fromkeys(name for record in run.rounds for name in record.cost.seconds)
         },
         "failures": sum(len(record.failures) for record in run.rounds),
+        **privacy(run),
     }
+
+
+def privacy(run: RunReader) -> Plain:
+    """What holds for the privacy of a run's clients, in words, and epsilon by round; nothing where nothing is noisy."""
+    if not run.rounds or (found := run.rounds[-1].privacy) is None:
+        return {}
+    spent = [record.privacy and rounded(record.privacy.epsilon) for record in run.rounds]
+    return {"privacy": in_words(found), "epsilon": spent}
 
 
 def details(run: RunReader) -> Plain:

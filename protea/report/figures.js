@@ -345,6 +345,13 @@ function cumulative(run) {
   return run.rounds.map((round, i) => [round, (sum += run.bytes[i])]);
 }
 
+function epsilons(width) {
+  const known = (run) => run.rounds.map((round, i) => [round, (run.epsilon || [])[i]]).filter((p) => there(p[1]));
+  const list = groups.map((group, i) => series(seeds(group), overSeeds(group, known).points, i, {})).filter((one) => one.points.length);
+  const ends = list.map((one) => `${one.name} has spent ${number(last(one.points)[1], 3)}`);
+  return { picture: lineChart(width, `Epsilon by round: ${ends.join("; ")}.`, { series: list, x: { name: "round", whole: true }, y: { name: "epsilon", least: 0, format: (v) => number(v, 3) } }), table: { head: ["run", "round", "epsilon"], rows: list.flatMap((one) => one.points.map((p) => [one.name, String(p[0]), number(p[1], 4)])) } };
+}
+
 function time(width) {
   const run = shown(), names = Object.keys(run.cost);
   if (!run.rounds.length) return missing("No round has ended yet.");

@@ -23,6 +23,7 @@ const FIGURES = [
   { id: "distances", section: "Prototypes", title: "Distances over rounds", draw: distances, uses: ["run"], wide: true },
   { id: "communication", section: "Cost", title: "Accuracy against communication", draw: communication, uses: ["part", "rule"] },
   { id: "time", section: "Cost", title: "Where the time goes", draw: time, uses: ["run"] },
+  { id: "epsilon", section: "Cost", title: "Privacy spent", draw: epsilons, uses: [], when: () => runs.some((run) => (run.epsilon || []).some(there)), note: "Epsilon of the client that has spent most, of what it uploaded up to a round." },
   { id: "settings", section: "Settings and environment", title: "Settings", draw: listing("config"), uses: [], wide: true },
   { id: "environment", section: "Settings and environment", title: "Environment", draw: listing("environment"), uses: [], wide: true },
 ];
@@ -158,6 +159,7 @@ function tilesOf(run) {
   add(size(run.bytes.reduce((a, b) => a + b, 0)), "sent, up and down");
   add(`${number(seconds(run))} s`, "time");
   if (run.failures) add(String(run.failures), "failures of clients");
+  if (run.privacy) add(there(last(run.epsilon)) ? `\u03b5 ${number(last(run.epsilon), 3)}` : "no guarantee", run.privacy);
   return said;
 }
 

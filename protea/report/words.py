@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from protea.federation.privacy import in_words, worst
 from protea.report import groups
 from protea.runs.reader import RunReader, unwell
 from protea.runs.settings_diff import words_of
@@ -77,7 +78,18 @@ def span(seeds: Sequence[int]) -> str:
 
 def notices(runs: Sequence[RunReader], found: Sequence[dict[str, Any]]) -> list[str]:
     """Runs that have not ended, and for each group what its runs warn of."""
-    return [*unfinished(runs), *unwell({each["label"]: [runs[index] for index in each["runs"]] for each in found})]
+    by_label = {each["label"]: [runs[index] for index in each["runs"]] for each in found}
+    return [*unfinished(runs), *noisy(by_label), *unwell(by_label)]
+
+
+def noisy(by_label: Mapping[str, Sequence[RunReader]]) -> list[str]:
+    """For each group whose uploads have noise, what that gives: a guarantee, or none."""
+    found = []
+    for label, runs in by_label.items():
+        told = worst(run.rounds[-1].privacy for run in runs if run.rounds)
+        if told is not None:
+            found.append(f"{label}: privacy: {in_words(told)}.")
+    return found
 
 
 def unfinished(runs: Sequence[RunReader]) -> list[str]:

@@ -55,8 +55,8 @@ class Driver:
 
     @property
     def done(self) -> bool:
-        """Whether all rounds were played."""
-        return self.loop.server.round >= self.setup.rounds
+        """Whether all rounds were played that can be: those planned, or until every privacy budget is spent."""
+        return self.loop.done
 
     def play_round(self) -> Record:
         """Play one round and write it down; the checkpoint last, since it vouches for the rest."""

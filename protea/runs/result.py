@@ -74,6 +74,8 @@ class Result:
             ("commonest class", f"{percent(self.summary['majority'])} %"),
             ("sent", f"{format_bytes(self.summary['bytes_up'])} up, {format_bytes(self.summary['bytes_down'])} down"),
         ]
+        if "privacy" in self.summary:
+            rows.append(("privacy", self.summary["privacy"]["words"]))
         rows += [("warning", text) for text in self.warnings.values()]
         return html_table(rows)
 

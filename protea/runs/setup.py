@@ -22,6 +22,7 @@ from protea.core.devices import choose_device
 from protea.core.errors import ConfigError
 from protea.core.files import naming_file
 from protea.core.method import Method
+from protea.core.private_sgd import refuse_shared_statistics
 from protea.core.rng import Streams
 from protea.core.server import Server
 from protea.data import Federated, PartitionFile, federate
@@ -219,7 +220,10 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
     factory = replace(factory, models=replace(factory.models, channels_last=channels_last))
     with Streams(experiment.seed).default("try"):
         for member in dict.fromkeys(factory.members):
-            refuse_unread(federated.dataset, factory.make(member).view)
+            model = factory.make(member)
+            refuse_unread(federated.dataset, model.view)
+            if experiment.training.dp is not None:
+                refuse_shared_statistics([model], model.name)
         if experiment.models.server is not None:
             refuse_unread(federated.dataset, factory.make("server").view)
     return factory

@@ -14,6 +14,7 @@ from protea.config.words import SCOPES, WEIGHTINGS, Protocol
 from protea.data import Federated
 from protea.evaluation.protocols import Reported, headline, report
 from protea.federation.played import method_of
+from protea.federation.privacy import in_words
 from protea.federation.record import Record
 from protea.runs import warnings
 
@@ -52,12 +53,20 @@ def summary(
         "bytes_down": records[-1].total_down if records else 0,
         "failures": sum(len(record.failures) for record in records),
         "refused": dict(Counter(client for record in records for client in record.refused)),  # how often, by client
+        **privacy_of(records),
         "warnings": warnings.warnings(records, majority, names),
         "cost": {
             "seconds": sum(sum(record.cost.seconds.values()) for record in records),
             "memory": max((record.cost.memory for record in records), default=0),
         },
     }
+
+
+def privacy_of(records: Sequence[Record]) -> dict[str, Any]:
+    """Tell what holds for the privacy of all clients after the last round; nothing where nothing is noisy."""
+    if not records or (found := records[-1].privacy) is None:
+        return {}
+    return {"privacy": {**found.line(), "formal": found.formal, "words": in_words(found)}}
 
 
 def made(main: Reported | None, settings: Evaluation) -> dict[str, Any]:

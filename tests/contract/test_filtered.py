@@ -15,6 +15,7 @@ from protea.clients.plan import WorkerPlan
 from protea.engines.inline import Inline
 from protea.federation.jobs import JobEngine
 from protea.filters.clip import Clip
+from protea.filters.noise import Noise
 from protea.filters.quantize import Quantize
 from protea.methods.fedavg import FedAvg
 from protea.methods.feddistill import FedDistill
@@ -27,6 +28,7 @@ FILTERS: dict[str, tuple[Filter, ...]] = {
     "clip": (Clip(norm=0.5),),
     "float16": (Quantize("float16"),),
     "int8 after clip": (Clip(norm=2.0), Quantize("int8")),
+    "int8 after noise": (Noise(clip=2.0, noise=0.5, least=1.0), Quantize("int8")),
 }
 METHODS: list[Method[Any, Any]] = [FedProto(), FedTGP(server_epochs=3), FedDistill(), FedPKD(), FedAvg(), Local()]
 
