@@ -78,6 +78,12 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "filters": {
         "clip": "protea.filters.clip:Clip",
         "quantize": "protea.filters.quantize:Quantize",
+        "bound": "protea.filters.bound:Bound",
+        "median": "protea.filters.centres:Median",
+        "trimmed": "protea.filters.centres:Trimmed",
+        "geometric_median": "protea.filters.centres:GeometricMedian",
+        "multi_krum": "protea.filters.multi_krum:MultiKrum",
+        "cosine": "protea.filters.cosine:Cosine",
     },
     "rules": {},
     "metrics": {},

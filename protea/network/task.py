@@ -214,5 +214,7 @@ def check_task(task: Task, where: str) -> None:
         raise ConfigError(f'{where}: evaluation.when must be "after".')
     try:
         evaluation.check(task.method, method_label(task.method))
+        for each in task.filters:
+            each.check(task.method.up, method_label(task.method))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error

@@ -29,7 +29,7 @@ from protea.data.views import refuse_unread
 from protea.federation.jobs import JobEngine, Watch, ignore
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
-from protea.federation.played import evaluation_of, method_of
+from protea.federation.played import attackers, evaluation_of, method_of
 from protea.federation.record import Record
 from protea.runs.directory import RunDirectory
 from protea.runs.environment import environment
@@ -202,6 +202,11 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
         raise ConfigError(f"{method_label(experiment.method)} needs public data, and the partition file has none.")
     if experiment.protect:
         refuse_nothing_held_out(federated)
+    if experiment.attack.kind == "backdoor" and experiment.attack.target >= len(federated.dataset.names):
+        raise ConfigError(
+            f"attack.target is {experiment.attack.target}; the data have the classes 0 to "
+            f"{len(federated.dataset.names) - 1}."
+        )
     if (data.augment.crop or data.augment.flip) and len(federated.dataset.shape) != 3:
         raise ConfigError(f"data.augment is for images; samples here have the shape {federated.dataset.shape}.")
     factory = ClientFactory(
@@ -277,6 +282,7 @@ def federation(experiment: Experiment, factory: ClientFactory, engine: JobEngine
         filters=experiment.filters,
         faults=experiment.faults,
         limits=experiment.limits,
+        attackers=attackers(experiment),
         threads=experiment.engine.threads,
         single_answers=True,
     )
