@@ -152,7 +152,8 @@ def declares(wanted: type[Payload], kind: Any) -> bool:
     False
     """
     if isinstance(kind, type) and issubclass(kind, Payload):
-        return issubclass(kind, wanted) or any(declares(wanted, hint) for hint in _hints(cast(Any, kind)).values())
+        hints = _hints(cast(Any, kind))
+        return issubclass(kind, wanted) or any(declares(wanted, hints[f.name]) for f in fields(cast(Any, kind)))
     return any(declares(wanted, option) for option in get_args(kind))
 
 

@@ -19,13 +19,14 @@ from protea.filters.robust import RobustFilter, SideBySide, lengths_of
 class Cosine(RobustFilter):
     """Replaces vectors that turn away from the last global prototype of their class, or from the site's last vector.
 
-    A vector is doubted if its cosine to either is below ``least``, or if it is nearer in angle to the global prototype
-    of another class and has lost ground: the site's own last vector was nearer to its own class.  A doubted vector is
-    replaced by the last global prototype.  Others are shortened to ``longest`` times its length.  In the first round,
-    and for classes and methods without a global prototype of the same width, there is nothing to compare with.
+    A vector is doubted if its cosine to either is below ``least``, or if its cosine to the global prototype of another
+    class is higher than to its own by more than ``margin``.  A doubted vector is replaced by the last global prototype.
+    Others are shortened to ``longest`` times its length.  In the first round, and for classes and methods without a
+    global prototype of the same width, there is nothing to compare with.
     """
 
     least: Annotated[float, Field(ge=-1, le=1)] = 0.0
+    margin: Annotated[float, Field(ge=0, le=2)] = 0.2
     longest: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0
 
     def robust(self, sent: SideBySide, place: str, at: Gathering) -> Tensor:
@@ -45,7 +46,9 @@ class Cosine(RobustFilter):
         centre = last.vectors.to(vectors)
         own, length = lengths_of(vectors).unsqueeze(1), self.longest * lengths_of(centre).unsqueeze(1)
         shortened = torch.where(own > length, vectors * (length / own.clamp(min=torch.finfo(own.dtype).tiny)), vectors)
-        doubted = F.cosine_similarity(vectors, centre, dim=1) < self.least
+        cosines = F.normalize(vectors, dim=1) @ F.normalize(centre, dim=1).T  # (classes sent, classes known)
+        same, other = cosines.diagonal(), cosines.masked_fill(~last.present, -torch.inf).amax(1)
+        doubted = (same < self.least) | (other > same + self.margin)
         if earlier is not None:
             turned = F.cosine_similarity(vectors, earlier.vectors.to(vectors), dim=1) < self.least
             doubted |= turned & earlier.present
