@@ -167,6 +167,9 @@ def results(console: Console, found: Sequence[Result]) -> None:
     words = [COLUMNS[name] for name in ("own rule", *extra, "up")]
     console.print("  ".join(words), style="dim", highlight=False)
     for result in found:
+        if result.honest is not None:
+            honest = f"{result.method}: accuracy {percent(result.honest)} % of the clients that [attack] does not name."
+            console.print(honest, highlight=False, markup=False)
         for warning in result.summary["warnings"].values():
             console.print(f"{result.summary['method']}: {warning}", style="yellow", highlight=False)
 
