@@ -103,6 +103,7 @@ def together_all(filters: Sequence[Filter], uploads: Sequence[Received], at: Gat
 class FilterMemory(MutableMapping[str, Any]):
     """The part of the server's memory that is one filter's: its names have a prefix there.
 
+    >>> from protea.core.memory import Memory
     >>> whole = Memory()
     >>> FilterMemory(whole, "filter0.")["seen"] = 3
     >>> dict(whole), dict(FilterMemory(whole, "filter0."))

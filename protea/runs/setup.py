@@ -13,8 +13,9 @@ from typing import Any
 from protea.clients.factory import ClientFactory
 from protea.clients.plan import WorkerPlan
 from protea.config import registry
+from protea.config.attack import Attack
 from protea.config.experiment import Experiment, experiment_to_toml, method_label
-from protea.config.sections import Checkpoint, Evaluation
+from protea.config.sections import Checkpoint, Evaluation, Limits
 from protea.config.toml import to_table
 from protea.config.units import in_bytes
 from protea.core.client import Client
@@ -38,6 +39,7 @@ from protea.runs.summary import summarise
 
 ENGINE = ("name", "workers", "limit", "retries", "memory", "address", "gpus")
 FREE = ("device", "checkpoint", *(f"engine.{name}" for name in ENGINE))  # may change when a run is resumed
+LATER = {"limits": Limits(), "attack": Attack()}  # sections with settings that earlier versions did not write
 
 
 class RunSetup(ABC):
@@ -127,7 +129,8 @@ class Simulation(RunSetup):
         """Raise unless the settings are the same, but for those of the machine and how often the run is saved."""
         stored = tomllib.loads(directory.config_path.read_text("utf-8"))
         later = {f.name: f.default for f in fields(Experiment) if f.default is not MISSING}  # than that run, maybe
-        given, there = flat(to_table(self.experiment)), flat({**later, **stored})
+        sections = {name: to_table(section) for name, section in LATER.items()}
+        given, there = flat(to_table(self.experiment)), {**flat(sections), **flat({**later, **stored})}
         free = [*FREE, "models.channels_last"] if isinstance(self.experiment.models.channels_last, str) else FREE
         if other := [name for name in differing([given, there]) if not under(name, free)]:
             found = ", ".join(

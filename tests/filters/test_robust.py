@@ -15,7 +15,7 @@ from protea.config.sections import Limits
 from protea.core.errors import ConfigError
 from protea.core.memory import Memory
 from protea.core.method import Method
-from protea.core.payload import pack
+from protea.core.payload import pack, vector_names
 from protea.core.rng import Streams
 from protea.core.weights import Weights
 from protea.federation.jobs import Job, Reply
@@ -26,6 +26,7 @@ from protea.filters.bound import Bound
 from protea.filters.centres import GeometricMedian, Median, Trimmed
 from protea.filters.cosine import Cosine
 from protea.filters.multi_krum import MultiKrum
+from protea.methods.fedgen import HeadAndLabels
 from protea.methods.fednh import BodyAndPrototypes
 from protea.methods.fedproto import FedProto
 
@@ -253,3 +254,9 @@ def test_a_filter_draws_and_asks_without_changing_what_the_method_draws():
         return found
 
     assert isinstance(Draws(), Method) and torch.equal(drawn(), drawn(Nosy()))
+
+
+def test_counts_of_samples_are_no_vectors():
+    payload = HeadAndLabels(Weights({"w": torch.ones(2, 2)}), torch.tensor([3.0, 900.0]))
+    assert vector_names(HeadAndLabels, payload.flat()) == ["head.tensors.w"]
+    assert vector_names(Prototypes, Prototypes(torch.ones(1, 2), torch.ones(1)).flat()) == ["vectors"]
