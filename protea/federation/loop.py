@@ -127,7 +127,9 @@ class Federation:
             found = self.inspection.accept(this.jobs, by_client(this.replies), this.absent)
             self._refuse_too_few(found, this.absent)
             if found.uploads:
-                self.method.aggregate(self.server, self.inspection.together(found.uploads))
+                seen = self.inspection.together(found.uploads)
+                this.changed = [new.client for old, new in zip(found.uploads, seen, strict=True) if new is not old]
+                self.method.aggregate(self.server, seen)
                 refuse_infinite(self.server)
         this.failures |= found.failures
         this.refused = found.refused
@@ -175,6 +177,7 @@ class Federation:
             metrics=judged.metrics("test"),
             validation_metrics=judged.metrics("validation"),
             honest=accuracy_without(clients, bad) if bad else None,
+            changed=this.changed,
         )
 
     # Parts of these steps

@@ -167,6 +167,7 @@ class Record:
     metrics: dict[str, MetricScore] = field(default_factory=dict)  # the user's own, on test samples, by name
     validation_metrics: dict[str, MetricScore] = field(default_factory=dict)
     honest: float | None = None  # the accuracy of the clients that [attack] does not name; None without an attack
+    changed: list[int] = field(default_factory=list)  # clients whose upload filters changed beside the others'
 
     @property
     def accuracy(self) -> float | None:
@@ -187,6 +188,8 @@ class Record:
                 del whole[name]  # nobody asked for any
         if self.honest is None:
             del whole["honest"]
+        if not self.changed:
+            del whole["changed"]
         return {"kind": "round", "accuracy": self.accuracy, **whole}
 
     def lines(self) -> list[Line]:

@@ -186,7 +186,9 @@ def test_the_server_uses_what_filters_made_of_a_round_and_says_nothing_otherwise
     def mean(limits: Limits, *filters: Filter) -> float:
         server = toy.server()
         plan = FederationPlan(clients=4, rounds=1, limits=limits, filters=filters)
-        list(Federation(FedProto(), Scripted(script), server, plan).run())
+        (record,) = Federation(FedProto(), Scripted(script), server, plan).run()
+        assert record.changed == ([3] if limits.bound and not filters else [3] if Median() in filters else [])
+        assert ("changed" in record.line()) is bool(record.changed)
         return float(server.memory["prototypes"].vectors.mean())
 
     assert mean(Limits()) == 1.0  # bound by default
