@@ -64,9 +64,9 @@ class Attacked(Wrapper):
                 present = named[f"{places[name]}.counts".lstrip(".")] > 0
                 named[name] = self._of_classes(client, name, named[name], present, self.inner.prototypes(down))
             elif self.kind not in OF_CLASSES:
-                named[name] = self._rows(
-                    client, name, named[name], torch.ones(len(named[name]), dtype=torch.bool), None
-                )
+                rows = named[name] if named[name].ndim else named[name].reshape(1)  # a single number is a row too
+                every = torch.ones(len(rows), dtype=torch.bool)
+                named[name] = self._rows(client, name, rows, every, None).reshape(named[name].shape)
         return type(up).from_flat(named)
 
     def _of_classes(
@@ -83,7 +83,7 @@ class Attacked(Wrapper):
         """Return what is sent in place of rows of numbers, which are those of ``among`` that are true."""
         if self.kind in ("scale", "flip"):
             return rows * (self.factor if self.kind == "scale" else -self.factor)
-        lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True) if rows.ndim else rows.abs()
+        lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
         if self.kind == "constant":
             return torch.ones_like(rows) * (self.factor * lengths.mean() / max(1, rows.shape[-1]) ** 0.5)
         streams = client.rng
@@ -92,8 +92,7 @@ class Attacked(Wrapper):
             known = lengths if last is None or not last.present.any() else lengths_of_present(last)
             lengths = known.mean().expand_as(lengths)
         drawn = torch.randn(len(among), *rows.shape[1:], generator=streams.generator(f"attack/{name}"))
-        drawn = drawn.to(rows.device)[among.to(rows.device)]
-        return F.normalize(drawn, dim=-1) * lengths * self.factor
+        return F.normalize(drawn.to(rows)[among.to(rows.device)], dim=-1) * lengths * self.factor
 
     def _backdoor(self, client: Client, vectors: Tensor, present: Tensor) -> Tensor:
         """Return the target's vector along the features of samples with a trigger, and others away from these."""

@@ -29,10 +29,8 @@ class Bound(RobustFilter):
     radius: Factor = 4.0
 
     def robust(self, sent: SideBySide, place: str, at: Gathering) -> Tensor:
-        lengths = lengths_of(sent.vectors)
         known = sent.present.any(1)
-        own = torch.stack([lengths[row, has].median() if has.any() else lengths.new_zeros(())
-                           for row, has in enumerate(sent.present)])  # fmt: skip
+        own = lengths_of(sent.vectors).masked_fill(~sent.present, torch.nan).nanmedian(1).values.nan_to_num(0.0)
         if int(known.sum()) < ENOUGH or not (typical := float(own[known].median())):
             return sent.vectors
         scale = torch.where(own > self.k * typical, typical / own.clamp(min=typical), 1.0)

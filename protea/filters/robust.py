@@ -16,7 +16,7 @@ from protea.filters.base import Filter, Gathering, Received
 
 ENOUGH = 3  # vectors of a class, or clients of a round, below which nobody can tell who is the odd one out
 STEPS, CLOSE = 100, 1e-7  # of Weiszfeld's algorithm: at most so many, until it moves by less than this share
-MISSING = 1e-12  # distances below this share of the typical one count as this: a point on the centre pulls infinitely
+NEAREST = 1e-12  # share of the typical distance that a point is at least away: one at the centre would pull infinitely
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def geometric_median(points: Tensor) -> Tensor:
         typical = far.median()
         if typical == 0:  # most points are the centre
             return centre
-        weights = 1 / far.clamp(min=float(typical) * MISSING)
+        weights = 1 / far.clamp(min=float(typical) * NEAREST)
         following = (points * weights.unsqueeze(1)).sum(0) / weights.sum()
         moved = lengths_of(following - centre)
         centre = following

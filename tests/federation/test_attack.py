@@ -108,6 +108,10 @@ def test_whatever_is_sent_is_attacked_and_who_sends_nothing_harms_nobody():
     honest = trained(LGFedAvg())[1].tensors
     assert all(torch.equal(weights[name], 2 * honest[name]) for name in honest if honest[name].is_floating_point())
     assert trained(Attacked(Local(), "swap", (0,)))[1] is None
+    for kind in ("random", "constant", "collude"):
+        other = trained(Attacked(LGFedAvg(), kind, (0,), factor=1.0))[1].tensors  # type: ignore[arg-type]
+        assert all(other[name].shape == honest[name].shape for name in honest)
+        assert not torch.equal(other["weight"], honest["weight"])
 
 
 def test_a_share_of_clients_is_drawn_by_the_seed():
