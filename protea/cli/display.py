@@ -178,6 +178,9 @@ def results(console: Console, found: Sequence[Result]) -> None:
     for result in found:
         if "privacy" in result.summary:
             console.print(f"{result.method}: privacy: {result.summary['privacy']['words']}.", highlight=False)
+        if result.honest is not None:
+            honest = f"{result.method}: accuracy {percent(result.honest)} % of the clients that [attack] does not name."
+            console.print(honest, highlight=False, markup=False)
         for warning in result.summary["warnings"].values():
             console.print(f"{result.summary['method']}: {warning}", style="yellow", highlight=False)
 

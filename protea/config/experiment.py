@@ -13,6 +13,7 @@ import tomli_w
 from pydantic import NonNegativeInt, PositiveInt
 
 from protea.config import registry
+from protea.config.attack import Attack
 from protea.config.families import Models
 from protea.config.sections import Checkpoint, Data, Engine, Evaluation, Faults, Limits, participants
 from protea.config.toml import Table, check_settings, override, read_toml, settings_from_table, to_table
@@ -47,6 +48,7 @@ class Experiment:
     engine: Engine = field(default_factory=Engine)
     faults: Faults = field(default_factory=Faults)
     limits: Limits = field(default_factory=Limits)
+    attack: Attack = field(default_factory=Attack)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
     @property
@@ -57,7 +59,7 @@ class Experiment:
     @property
     def label(self) -> str:
         """The name of what is run, for people: ``fedproto``, ``fedproto@htfllib``, ``fedproto alone``."""
-        return label_with(method_label(self.method), self.alone, self.protect)
+        return label_with(method_label(self.method), self.alone, self.protect, self.attack.kind != "none")
 
     @property
     def engine_name(self) -> str:
@@ -86,6 +88,7 @@ class Experiment:
             self.data.check(needs, name)
             self.evaluation.check(self.method, name)
             self.faults.check(self.clients)
+            self.attack.check(self.clients, self.method.up, name)
             for each in self.filters:
                 each.check(self.method, name)
             if self.min_replies > self.participants:

@@ -193,10 +193,11 @@ def _rate_of(rate: float | Sequence[float], client: int) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """``[limits]``: uploads beyond these are refused."""
+    """``[limits]``: uploads beyond these are refused, or ``bound``."""
 
     upload: Size = "256MB"
-    norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e6  # of a prototype, or any other row of numbers
+    norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e6  # of a prototype, or any other vector, not of counts
+    bound: bool = True  # class vectors out of proportion to the others' are pulled in: the filter bound, unless named
     quarantine: NonNegativeInt = 3  # refusals in a row, after which a client is not asked any more; 0 for never
 
 

@@ -39,16 +39,17 @@ MEASURES = {
 }
 LOWER_IS_BETTER = ("calibration",)  # of the measures
 
-ALONE, PROTECTED = "alone", "protected"  # stand behind the name of a method that is played so
+ALONE, PROTECTED, ATTACKED = "alone", "protected", "attacked"  # stand behind the name of a method that is played so
 
 
-def label_with(method: str, alone: bool, protect: bool) -> str:
+def label_with(method: str, alone: bool, protect: bool, attacked: bool = False) -> str:
     """Return the name of a method as it is played.
 
     >>> label_with("fedproto", alone=True, protect=False)
     'fedproto alone'
     """
-    return " ".join([method, *([ALONE] if alone else []), *([PROTECTED] if protect else [])])
+    played = {ATTACKED: attacked, ALONE: alone, PROTECTED: protect}
+    return " ".join([method, *(word for word, so in played.items() if so)])
 
 
 PARTS = {"test": "test samples", "validation": "validation samples"}  # of a client, that it is evaluated on

@@ -49,6 +49,7 @@ class Payload:
     """
 
     kinds: ClassVar[dict[str, type[Payload]]] = {}  # by class name: those that a checkpoint may hold
+    counting: ClassVar[tuple[str, ...]] = ()  # fields that count samples, and are no vectors
 
     def __init_subclass__(cls) -> None:
         other = Payload.kinds.setdefault(cls.__name__, cls)
@@ -144,14 +145,28 @@ def places_of(wanted: type[Payload], kind: type[Any], named: Named) -> list[str]
     return found
 
 
-def can_hold(wanted: type[Payload], kind: type[Any]) -> bool:
-    """Tell whether a payload of type ``kind`` is, or can have within it, a payload of the ``wanted`` type."""
-    if not isinstance(kind, type) or not issubclass(kind, Payload):
-        return False
-    if issubclass(kind, wanted):
-        return True
-    parts = (part for hint in _hints(cast(Any, kind)).values() for part in (hint, *get_args(hint)))
-    return any(can_hold(wanted, part) for part in parts if isinstance(part, type) and part is not kind)
+def declares(wanted: type[Payload], kind: Any) -> bool:
+    """Return whether a payload of type ``kind``, or one within it, is declared to hold a ``wanted`` payload.
+
+    >>> declares(Payload, None)
+    False
+    """
+    if isinstance(kind, type) and issubclass(kind, Payload):
+        hints = _hints(cast(Any, kind))
+        return issubclass(kind, wanted) or any(declares(wanted, hints[f.name]) for f in fields(cast(Any, kind)))
+    return any(declares(wanted, option) for option in get_args(kind))
+
+
+def vector_names(kind: type[Any], named: Named) -> list[str]:
+    """Return the names of all tensors of floats in a flattened payload of type ``kind`` that count no samples."""
+    counts = {
+        f"{place}.{field}".lstrip(".")
+        for counted in tuple(Payload.kinds.values())
+        if counted.counting
+        for place in places_of(counted, kind, named)
+        for field in counted.counting
+    }
+    return [name for name, tensor in named.items() if tensor.is_floating_point() and name not in counts]
 
 
 def tensors_in(item: object) -> Iterator[Tensor]:

@@ -33,6 +33,8 @@ class Prototypes(Payload):
     vectors: Tensor  # (classes, dim)
     counts: Tensor  # (classes,) number of samples behind each vector
 
+    counting = ("counts",)
+
     @classmethod
     def absent(cls, classes: int, dim: int) -> Self:
         """Return prototypes of no class at all."""

@@ -13,7 +13,7 @@ import torch
 from protea.config.words import ALONE
 from protea.core.errors import CheckpointError, PayloadError
 from protea.core.memory import Memory
-from protea.core.method import Upload
+from protea.core.method import Method, Upload
 from protea.core.payload import Named, parse_json
 from protea.core.rng import draws_given_back
 from protea.core.server import Server
@@ -112,6 +112,13 @@ class Alone(Wrapper):
         with server.rng.at("round", 0).default("start"):
             self.inner.start_server(own)
         return own.memory
+
+
+def is_alone(method: Method[Any, Any]) -> bool:
+    """Return whether a method, as it is played, has each client in a federation of its own."""
+    while isinstance(method, Wrapper) and not isinstance(method, Alone):
+        method = method.inner
+    return isinstance(method, Alone)
 
 
 def per_client(server: Server) -> MemoryPerClient:

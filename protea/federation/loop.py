@@ -23,7 +23,7 @@ from protea.federation.jobs import Job, JobEngine, JobKind, Reply, Watch, ignore
 from protea.federation.ledger import Ledger
 from protea.federation.plan import FederationPlan
 from protea.federation.privacy import Privacy, worst
-from protea.federation.record import ClientRecord, Cost, Record
+from protea.federation.record import ClientRecord, Cost, Record, accuracy_without
 from protea.federation.round import Round
 from protea.federation.sampling import sample
 from protea.federation.uploads import Accepted, Inspection, by_client, refuse_infinite
@@ -141,7 +141,9 @@ class Federation:
             found = self.inspection.accept(this.jobs, by_client(this.replies), this.absent)
             self._refuse_too_few(found, this.absent)
             if found.uploads:
-                self.method.aggregate(self.server, found.uploads)
+                seen = self.inspection.together(found.uploads)
+                this.changed = [new.client for old, new in zip(found.uploads, seen, strict=True) if new is not old]
+                self.method.aggregate(self.server, seen)
                 refuse_infinite(self.server)
         this.failures |= found.failures
         this.refused = found.refused
@@ -165,7 +167,7 @@ class Federation:
 
     def _recorded(self, this: Round) -> Record:
         """Build the record of a finished round."""
-        server, judged = self.server, this.judged
+        server, judged, clients, bad = self.server, this.judged, self._clients(this), self.plan.attackers
         return Record(
             round=server.round,
             participants=this.chosen,
@@ -185,10 +187,12 @@ class Federation:
             refused=this.refused,
             absent={client: str(why) for client, why in this.absent.items()},
             cost=Cost(this.clock.seconds, self.memory),
-            clients=self._clients(this),
+            clients=clients,
             metrics=judged.metrics("test"),
             validation_metrics=judged.metrics("validation"),
             privacy=worst(self.ledger.privacy.values()),
+            honest=accuracy_without(clients, bad) if bad else None,
+            changed=this.changed,
         )
 
     # Parts of these steps

@@ -25,5 +25,6 @@ class FederationPlan:
     filters: tuple[Filter, ...] = ()
     faults: Faults = field(default_factory=Faults)
     limits: Limits = field(default_factory=Limits)
+    attackers: tuple[int, ...] = ()  # clients whose accuracy is left out of that of honest ones
     threads: int = 1  # of torch, for the server's work
     single_answers: bool = False  # clients tell which test samples they answered right; refused otherwise

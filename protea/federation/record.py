@@ -6,7 +6,7 @@ here needs torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
@@ -172,6 +172,8 @@ class Record:
     metrics: dict[str, MetricScore] = field(default_factory=dict)  # the user's own, on test samples, by name
     validation_metrics: dict[str, MetricScore] = field(default_factory=dict)
     privacy: Privacy | None = None  # of the client that has spent most; None where nothing is noisy
+    honest: float | None = None  # the accuracy of the clients that [attack] does not name; None without an attack
+    changed: list[int] = field(default_factory=list)  # clients whose upload filters changed beside the others'
 
     @property
     def accuracy(self) -> float | None:
@@ -192,6 +194,10 @@ class Record:
         for name in ("metrics", "validation_metrics"):
             if not whole[name]:
                 del whole[name]  # nobody asked for any
+        if self.honest is None:
+            del whole["honest"]
+        if not self.changed:
+            del whole["changed"]
         return {"kind": "round", "accuracy": self.accuracy, **whole}
 
     def lines(self) -> list[Line]:
@@ -202,6 +208,16 @@ class Record:
     def read(cls, lines: Iterable[Mapping[str, Any]]) -> list[Record]:
         """Rebuild the records from what :meth:`lines` wrote; the line on the data is skipped."""
         return read_metrics(lines)[1]
+
+
+def accuracy_without(clients: Iterable[ClientRecord], others: Collection[int]) -> float | None:
+    """Return the accuracy by the method's own rule over the test samples of all clients but ``others``; None without.
+
+    Every sample counts once.
+    """
+    parts = [each.parts["test"] for each in clients if each.client not in others and "test" in each.parts]
+    samples = sum(part.samples for part in parts)
+    return sum(part.hits["method"] for part in parts) / samples if samples else None
 
 
 EARLIER: Line = {"values": {}, "refused": [], "absent": {}}  # keys that earlier versions did not write

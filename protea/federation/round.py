@@ -37,6 +37,7 @@ class Round:
     replies: list[Reply] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)  # by client, why its work is not used
     refused: list[int] = field(default_factory=list)  # clients whose upload is not what the method declares
+    changed: list[int] = field(default_factory=list)  # clients whose upload was changed when seen beside the others
 
     @property
     def asked(self) -> list[int]:

@@ -2,13 +2,14 @@
 
 An upload is checked once, whatever engine brought it:
 bytes -> well-formed? small enough? -> filters (reversed) -> declared? finite? not too long? -> ``method.check``.
+Then filters look at all of a round's uploads together (:meth:`protea.Filter.together`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,11 +18,15 @@ from protea.config.sections import Limits
 from protea.config.units import in_bytes
 from protea.core.errors import ClientError, PayloadError, ProteaError
 from protea.core.method import Method, Upload
-from protea.core.payload import refuse_large, refuse_malformed, unpack
+from protea.core.payload import Payload, refuse_large, refuse_malformed, unpack, vector_names
+from protea.core.prototypes import Prototypes
+from protea.core.rng import draws_given_back
 from protea.core.server import Server
+from protea.federation.alone import is_alone
 from protea.federation.faults import Absence
 from protea.federation.jobs import Job, Reply
-from protea.filters.base import Filter, Passage, arrive_all
+from protea.filters.base import Filter, Gathering, Passage, Received, arrive_all, together_all
+from protea.filters.bound import Bound
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,12 @@ class Inspection:
     limits: Limits
     filters: Sequence[Filter] = ()
 
+    @property
+    def filters_together(self) -> Sequence[Filter]:
+        """The filters that look at a round's uploads together: ``limits.bound`` unless listed, and those listed."""
+        named = any(isinstance(each, Bound) for each in self.filters)
+        return (Bound(), *self.filters) if self.limits.bound and not named else self.filters
+
     def accept(
         self, jobs: Sequence[Job], answers: Mapping[int, Sequence[Reply]], absent: Mapping[int, Absence]
     ) -> Accepted:
@@ -60,6 +71,26 @@ class Inspection:
                 found.failures[job.client] = str(error)
         return found
 
+    def together(self, uploads: Sequence[Upload[Any]]) -> list[Upload[Any]]:
+        """Let the filters look at a round's uploads side by side; clients that play alone are each by themselves."""
+        if not self.filters_together or not uploads or not issubclass(self.method.up, Payload):
+            return list(uploads)
+        server, rng = self.server, self.server.rng.at("round", self.server.round)
+        at = Gathering(server.round, self.method.up, server.classes, server.dim, self._last, server.memory, rng)
+        groups = [[upload] for upload in uploads] if is_alone(self.method) else [uploads]
+        return [upload for group in groups for upload in self._filtered(group, at)]
+
+    def _last(self) -> Prototypes | None:
+        """Return the global prototypes before this round's ``aggregate``, which draws as if nobody had asked."""
+        with draws_given_back():
+            return self.method.global_prototypes(self.server)
+
+    def _filtered(self, uploads: Sequence[Upload[Any]], at: Gathering) -> Iterator[Upload[Any]]:
+        before = [Received(upload.client, upload.payload.flat()) for upload in uploads]
+        after = together_all(self.filters_together, before, at)
+        for upload, old, new in zip(uploads, before, after, strict=True):
+            yield upload if new is old else replace(upload, payload=unpack(self.method.up, new.up))
+
     def payload(self, reply: Reply) -> Any:
         """Return the upload in a reply; raise :class:`PayloadError` if it is not what the method declares."""
         method, server = self.method, self.server
@@ -72,7 +103,7 @@ class Inspection:
             at = Passage(reply.client, reply.round, method.up, server.classes, server.dim, rng)
             named = arrive_all(self.filters, named, at)
         payload = unpack(method.up, {name: tensor.to(server.device) for name, tensor in named.items()})
-        refuse_large(named, self.limits.norm)
+        refuse_large({name: named[name] for name in vector_names(method.up, named)}, self.limits.norm)
         if payload is not None:
             payload.check(server.classes, server.dim)
         elif method.up is not type(None):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from protea.core.method import Method
 from protea.core.payload import Named
+from protea.core.prototypes import Prototypes
 from protea.core.rng import Streams
 
 
@@ -24,10 +25,31 @@ class Passage:
     system_noise: bool = False  # noise must come from the operating system: at a site, where nobody may know it
 
 
+@dataclass(frozen=True)
+class Received:
+    """An upload that has passed all checks, in its flat form."""
+
+    client: int
+    up: Named
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """What the server knows of a round whose uploads it looks at together."""
+
+    round: int
+    kind: type[Any]  # the payload that the method declares for its uploads
+    classes: int
+    dim: int
+    last: Callable[[], Prototypes | None]  # the global prototypes before this round; None where there are none
+    memory: MutableMapping[str, Any]  # what this filter keeps from round to round, saved with the run
+    rng: Streams  # draws of this round and filter
+
+
 class Filter:
     """A change of every upload on its way, and its undoing.
 
-    Subclasses are frozen dataclasses, and like a method they never store anything on themselves.  Both hooks get and
+    Subclasses are frozen dataclasses, and like a method they never store anything on themselves.  All hooks get and
     give named tensors, the flat form of a payload, and leave alone what they do not know.
 
     >>> @dataclass(frozen=True)
@@ -49,6 +71,14 @@ class Filter:
         """Undo, at the server, what :meth:`leave` did; :class:`PayloadError` for what it cannot have given."""
         return up
 
+    def together(self, uploads: Sequence[Received], at: Gathering) -> Sequence[Received]:
+        """Look at all uploads of a round side by side, on the server, after all checks and before ``aggregate``.
+
+        What is returned has the same clients in the same order.  An upload that is returned as the very object that
+        was given stays what it is, to the bit.
+        """
+        return uploads
+
 
 def leave_all(filters: Sequence[Filter], up: Named, at: Passage) -> Named:
     """Apply all filters to an upload that is about to leave its client, in the order in which they are listed."""
@@ -62,6 +92,43 @@ def arrive_all(filters: Sequence[Filter], up: Named, at: Passage) -> Named:
     for number, each in reversed(list(enumerate(filters))):
         up = each.arrive(up, _draws(at, number))
     return up
+
+
+def together_all(filters: Sequence[Filter], uploads: Sequence[Received], at: Gathering) -> Sequence[Received]:
+    """Let all filters look at the uploads of a round, in the order in which they are listed."""
+    for number, each in enumerate(filters):
+        memory = FilterMemory(at.memory, f"filter{number}.")
+        uploads = each.together(uploads, replace(at, memory=memory, rng=at.rng.at("filter", number)))
+    return uploads
+
+
+class FilterMemory(MutableMapping[str, Any]):
+    """The part of the server's memory that is one filter's: its names have a prefix there.
+
+    >>> from protea.core.memory import Memory
+    >>> whole = Memory()
+    >>> FilterMemory(whole, "filter0.")["seen"] = 3
+    >>> dict(whole), dict(FilterMemory(whole, "filter0."))
+    ({'filter0.seen': 3}, {'seen': 3})
+    """
+
+    def __init__(self, whole: MutableMapping[str, Any], prefix: str) -> None:
+        self.whole, self.prefix = whole, prefix
+
+    def __getitem__(self, name: str) -> Any:
+        return self.whole[self.prefix + name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.whole[self.prefix + name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self.whole[self.prefix + name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removeprefix(self.prefix) for name in list(self.whole) if name.startswith(self.prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _draws(at: Passage, number: int) -> Passage:

@@ -15,7 +15,7 @@ from torch import Tensor
 from protea.core.accounting import Budget, Event
 from protea.core.errors import ConfigError
 from protea.core.method import Method
-from protea.core.payload import Named, can_hold, places_of
+from protea.core.payload import Named, declares, places_of
 from protea.core.prototypes import Prototypes, shortened
 from protea.filters.base import Filter, Passage
 
@@ -44,7 +44,7 @@ class Noise(Filter):
                 raise ConfigError(f"filters: {name} of noise is {value}; it must be above 0, and finite.")
 
     def check(self, method: Method[Any, Any], name: str) -> None:
-        if not can_hold(Prototypes, method.up):
+        if not declares(Prototypes, method.up):
             raise ConfigError(
                 f"the filter noise is for class vectors, and {name} sends none.  Where weights or answers of a model "
                 f"leave, training.dp protects: training.dp={{noise=1.0, clip=1.0}}."

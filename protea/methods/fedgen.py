@@ -32,6 +32,8 @@ class HeadAndGenerator(Payload):
     generator: Weights
     labels: Tensor  # (classes,) how many samples of each class all clients have
 
+    counting = ("labels",)
+
     def check(self, classes: int, dim: int) -> None:
         super().check(classes, dim)
         check_labels(self.labels, classes)
@@ -43,6 +45,8 @@ class HeadAndLabels(Payload):
 
     head: Weights
     labels: Tensor  # (classes,) how many samples of each class the client has
+
+    counting = ("labels",)
 
     def check(self, classes: int, dim: int) -> None:
         super().check(classes, dim)

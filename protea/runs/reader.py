@@ -46,7 +46,8 @@ class RunReader:
             return str(self.summary["method"])
         method = self.config["method"]
         name = str(method if isinstance(method, str) else method["name"])
-        return label_with(name, self.alone, self.config.get("protect", False))
+        attacked = self.config.get("attack", {}).get("kind", "none") != "none"
+        return label_with(name, self.alone, self.config.get("protect", False), attacked)
 
     @property
     def seed(self) -> int:

@@ -40,6 +40,12 @@ class Result:
         return math.nan if accuracy is None else float(accuracy)
 
     @property
+    def honest(self) -> float | None:
+        """The accuracy of the clients that ``[attack]`` does not name, in the same rounds; None without an attack."""
+        found = self.summary.get("honest")
+        return None if found is None else float(found)
+
+    @property
     def rounds(self) -> list[int]:
         """The rounds that the protocol reports."""
         return list(self.summary["made"]["rounds"])

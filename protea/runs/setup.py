@@ -13,8 +13,9 @@ from typing import Any
 from protea.clients.factory import ClientFactory
 from protea.clients.plan import WorkerPlan
 from protea.config import registry
+from protea.config.attack import Attack
 from protea.config.experiment import Experiment, experiment_to_toml, method_label
-from protea.config.sections import Checkpoint, Evaluation
+from protea.config.sections import Checkpoint, Evaluation, Limits
 from protea.config.toml import to_table
 from protea.config.units import in_bytes
 from protea.core.client import Client
@@ -30,7 +31,7 @@ from protea.data.views import refuse_unread
 from protea.federation.jobs import JobEngine, Watch, ignore
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
-from protea.federation.played import evaluation_of, method_of
+from protea.federation.played import attackers, evaluation_of, method_of
 from protea.federation.record import Record
 from protea.runs.directory import RunDirectory
 from protea.runs.environment import environment
@@ -39,6 +40,7 @@ from protea.runs.summary import summarise
 
 ENGINE = ("name", "workers", "limit", "retries", "memory", "address", "gpus")
 FREE = ("device", "checkpoint", *(f"engine.{name}" for name in ENGINE))  # may change when a run is resumed
+LATER = {"limits": Limits(), "attack": Attack()}  # sections with settings that earlier versions did not write
 
 
 class RunSetup(ABC):
@@ -128,7 +130,8 @@ class Simulation(RunSetup):
         """Raise unless the settings are the same, but for those of the machine and how often the run is saved."""
         stored = tomllib.loads(directory.config_path.read_text("utf-8"))
         later = {f.name: f.default for f in fields(Experiment) if f.default is not MISSING}  # than that run, maybe
-        given, there = flat(to_table(self.experiment)), flat({**later, **stored})
+        sections = {name: to_table(section) for name, section in LATER.items()}
+        given, there = flat(to_table(self.experiment)), {**flat(sections), **flat({**later, **stored})}
         free = [*FREE, "models.channels_last"] if isinstance(self.experiment.models.channels_last, str) else FREE
         if other := [name for name in differing([given, there]) if not under(name, free)]:
             found = ", ".join(
@@ -203,6 +206,11 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
         raise ConfigError(f"{method_label(experiment.method)} needs public data, and the partition file has none.")
     if experiment.protect:
         refuse_nothing_held_out(federated)
+    if experiment.attack.kind == "backdoor" and experiment.attack.target >= len(federated.dataset.names):
+        raise ConfigError(
+            f"attack.target is {experiment.attack.target}; the data have the classes 0 to "
+            f"{len(federated.dataset.names) - 1}."
+        )
     if (data.augment.crop or data.augment.flip) and len(federated.dataset.shape) != 3:
         raise ConfigError(f"data.augment is for images; samples here have the shape {federated.dataset.shape}.")
     factory = ClientFactory(
@@ -281,6 +289,7 @@ def federation(experiment: Experiment, factory: ClientFactory, engine: JobEngine
         filters=experiment.filters,
         faults=experiment.faults,
         limits=experiment.limits,
+        attackers=attackers(experiment),
         threads=experiment.engine.threads,
         single_answers=True,
     )

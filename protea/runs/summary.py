@@ -42,6 +42,7 @@ def summary(
         "method": method_label(method),
         "rounds": records[-1].round if records else 0,
         "accuracy": main.test["method"].weighted if main else None,
+        **honest(records, main),
         "made": made(main, settings),
         "test": {rule: asdict(score) for rule, score in main.test.items()} if main else {},
         "protocols": {name: asdict(found) for name, found in protocols.items()},
@@ -67,6 +68,15 @@ def privacy_of(records: Sequence[Record]) -> dict[str, Any]:
     if not records or (found := records[-1].privacy) is None:
         return {}
     return {"privacy": {**found.line(), "formal": found.formal, "words": in_words(found)}}
+
+
+def honest(records: Sequence[Record], main: Reported | None) -> dict[str, float]:
+    """Return the accuracy of honest clients in the reported rounds, as ``honest``; nothing for runs without an attack.
+
+    The rounds are those that are reported for all clients.
+    """
+    found = [each.honest for each in records if main and each.round in main.rounds and each.honest is not None]
+    return {"honest": math.fsum(found) / len(found)} if found else {}
 
 
 def made(main: Reported | None, settings: Evaluation) -> dict[str, Any]:

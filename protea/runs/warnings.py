@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from protea.federation.record import Record
@@ -23,6 +24,7 @@ def warnings(records: Sequence[Record], majority: float | None, names: Sequence[
         "at majority": at_majority(last, majority),
         "never answered": nobody_answers(last, names),
         "collapsed": collapsed(last),
+        "out of proportion": out_of_proportion(records),
         **{f"server {name}": doubt for name, doubt in not_falling(records).items()},
     }
     return {kind: warning for kind, warning in found.items() if warning is not None}
@@ -60,6 +62,25 @@ def collapsed(last: Record) -> str | None:
     return (
         f"Global prototypes lie at one point: none is more than {lie.apart:.2g} from the first, where samples of a "
         f"class are {lie.intra:.2g} from their prototype."
+    )
+
+
+def out_of_proportion(records: Sequence[Record]) -> str | None:
+    """Warn of clients whose uploads filters changed in half of their rounds or more, while those of most others passed.
+
+    Filters that give all clients the same vectors change everybody's, which says nothing.
+    """
+    odd = Counter(
+        client for record in records if 2 * len(record.changed) < len(record.participants) for client in record.changed
+    )
+    rounds = Counter(client for record in records for client in record.participants)
+    often = sorted(client for client, times in odd.items() if times > 1 and 2 * times >= rounds[client])
+    if not often:
+        return None
+    shown = ", ".join(f"{client} ({odd[client]} of {rounds[client]} rounds)" for client in often[:5])
+    return (
+        f"Class vectors were out of proportion to those of the others, and were changed by limits.bound or a filter, "
+        f"of client {shown}{' and others' if len(often) > 5 else ''}.  Look at what it sends: docs/robustness.md."
     )
 
 

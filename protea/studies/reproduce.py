@@ -37,6 +37,7 @@ MEASURES: dict[Measure, str] = {
     "ensemble": "Accuracy in % of all clients together on the shared test set",
     "server": "Accuracy in % of the server's model on the shared test set",
     "numbers": "Millions of numbers that travel in a round",
+    "honest": "Accuracy in % of honest clients on their own test samples, every sample counting once",
 }
 RunScreen = Callable[[Planned], AbstractContextManager[Observer]]
 
@@ -121,20 +122,24 @@ def value(reader: RunReader, measure: Measure, protocol: str, rule: str = "metho
     if measure == "numbers":
         last = reader.rounds[-1]
         return float(last.bytes_up + last.bytes_down) / 4e6
+    reported = reader.ended.get("protocols", {}).get(protocol)
+    if measure == "honest":
+        rounds = reported["rounds"] if reported else []
+        honest = [each.honest for each in reader.rounds if each.round in rounds and each.honest is not None]
+        return 100 * statistics.fmean(honest) if honest else None
     if measure == "test":
-        reported = reader.ended.get("protocols", {}).get(protocol)
         score = reported["test"].get(rule) if reported else None
         return None if score is None else 100 * float(score["weighted"])
     scores = partial(shared_accuracy, measure=measure, rule=rule)
-    rounds = [record for record in reader.rounds if scores(record) is not None]
+    records = [record for record in reader.rounds if scores(record) is not None]
     if protocol == "best":
-        best = best_round(rounds, scores, of_all=False)
-        rounds = [] if best is None else [best]
+        best = best_round(records, scores, of_all=False)
+        records = [] if best is None else [best]
     elif protocol == "validation":
         return None
     else:
-        rounds = rounds[-5:] if protocol == "last5" else rounds[-1:]
-    found = [score for record in rounds if (score := scores(record)) is not None]
+        records = records[-5:] if protocol == "last5" else records[-1:]
+    found = [score for record in records if (score := scores(record)) is not None]
     return 100 * statistics.fmean(found) if found else None
 
 

@@ -68,3 +68,13 @@ def test_a_server_loss_that_rises_is_noticed():
 def test_a_server_value_that_is_no_number_is_noticed():
     (warning,) = said(rounds(values={"server_loss": None}), 0.5, NAMES)
     assert warning.startswith("The server's server_loss is not a number: it has diverged.")
+
+
+def test_a_client_that_is_out_of_proportion_again_and_again_is_named():
+    def seen(changed: list[int]) -> list[Record]:
+        return [replace(each, participants=[0, 1, 2], changed=changed) for each in rounds()]
+
+    (warning,) = said(seen([1]), 0.5, NAMES)
+    assert "of client 1 (5 of 5 rounds)." in warning
+    assert not said(seen([0, 1, 2]), 0.5, NAMES)  # such as by a median
+    assert not said([*seen([])[:4], seen([1])[4]], 0.5, NAMES)  # once is chance

@@ -2,7 +2,8 @@
 
 Each paper is a TOML file in this folder.  A table has columns (``cells``) and rows (methods).  Each entry of
 ``changes`` is keyed by words, and applies to the paper's base experiment where all its words are among those of the
-cell, such as ``practical/cifar10``, and the name of the row; entries apply in the order of the file.
+cell, such as ``practical/cifar10``, and the name of the row; entries apply in the order of the file.  A cell with
+commas, such as ``scale,flip/share10,share20``, stands for all combinations.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +23,7 @@ from protea.config.registry import table as plugged
 from protea.config.toml import Table, override, settings_from_table
 from protea.core.errors import ConfigError, nearest
 
-Measure = Literal["test", "ensemble", "server", "numbers"]
+Measure = Literal["test", "ensemble", "server", "numbers", "honest"]
 
 NOT_THERE = "-"  # no such number in the paper: the method does not apply, or was not run
 DIVERGED = "diverged"  # printed so in the paper
@@ -51,7 +53,7 @@ class TableFile:
 
     shows: str
     cells: list[str]
-    numbers: dict[Measure, dict[str, str]]  # by what is measured, then by row: one number for each cell
+    numbers: dict[Measure, dict[str, str]]  # by what is measured, then by row: one number for each cell, or one dash
     base: dict[str, Any] = field(default_factory=dict)
     changes: dict[str, list[str]] = field(default_factory=dict)
     seeds: PositiveInt | None = None
@@ -62,7 +64,8 @@ class TableFile:
 
 @dataclass(frozen=True)
 class PaperFile:
-    """The content of a paper's file.  ``needs`` tells for a word of a cell, or a row, what Protea lacks to run it."""
+    """The content of a paper's file.  ``needs`` tells for a word of a cell, or a row, or several joined by " + ", what
+    is lacking to run it."""
 
     title: str
     source: str
@@ -119,9 +122,10 @@ class Preset:
 
     def lacking(self, cell: str, row: str) -> str | None:
         """Return why a cell and row cannot be run; None if they can."""
-        for word in (*cell.split("/"), row):
-            if word in self.needs:
-                return self.needs[word]
+        words = {*cell.split("/"), row}
+        for needed, why in self.needs.items():
+            if words.issuperset(needed.split(" + ")):
+                return why
         if not self.own and all(rows[row][cell].text == NOT_THERE for rows in self.numbers.values() if row in rows):
             return "The paper has no number here."
         name = self.method(cell, row).partition("@")[0]
@@ -178,16 +182,17 @@ def preset_of(paper: str, table: str) -> Preset:
     whole = load(paper)
     where = f"{paper}, tables.{table}"
     part: TableFile = settings_from_table(TableFile, whole.tables[table], where)
+    cells = combined(part.cells)
     rows = tuple(dict.fromkeys(row for by_row in part.numbers.values() for row in by_row))
     pairs = [*whole.changes.items(), *part.changes.items()]
     return Preset(
         name=f"{Path(paper).stem}/{table}",
         paper=f"{whole.title}. {whole.source}",
         shows=part.shows,
-        cells=tuple(part.cells),
+        cells=tuple(cells),
         rows=rows,
         numbers={
-            measure: {row: numbers(text, part.cells, f"{where}, {measure}, {row}") for row, text in by_row.items()}
+            measure: {row: numbers(text, cells, f"{where}, {measure}, {row}") for row, text in by_row.items()}
             for measure, by_row in part.numbers.items()
         },
         base=merged(whole.base, part.base),
@@ -200,9 +205,22 @@ def preset_of(paper: str, table: str) -> Preset:
     )
 
 
+def combined(cells: Sequence[str]) -> list[str]:
+    """Return all cells, those with commas as every combination of their words.
+
+    >>> combined(["cifar10", "a,b/c"])
+    ['cifar10', 'a/c', 'b/c']
+    """
+    return ["/".join(words) for cell in cells for words in product(*(part.split(",") for part in cell.split("/")))]
+
+
 def numbers(text: str, cells: Sequence[str], where: str) -> dict[str, Number]:
-    """Parse a row of numbers separated by spaces, one for each cell; ``where`` names the row in errors."""
+    """Parse a row of numbers separated by spaces, one for each cell; ``where`` names the row in errors.
+
+    A single dash says that there is none in the whole row.
+    """
     found = text.split()
+    found = found * len(cells) if found == [NOT_THERE] else found
     if len(found) != len(cells):
         raise ConfigError(f"{where}: {len(found)} numbers for {len(cells)} cells.  Write - where there is none.")
     try:
