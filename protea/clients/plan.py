@@ -27,6 +27,7 @@ class WorkerPlan:
     answer: str = "method"  # the rule that counts as the method's own
     single_answers: bool = False  # tell which test samples were answered right; in simulations only
     filters: tuple[Filter, ...] = ()  # applied in order to every upload before it leaves its client
+    system_randomness: bool = False  # secrets come from the operating system; in simulations, from the seed
     careful: bool = False  # a client whose training fails is put back to what it was before
     memory: int | None = None  # bytes of this process; clients beyond it wait on disk
     folder: Path | None = None  # for clients that wait on disk; None for the system's temporary one

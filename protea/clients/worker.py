@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from protea.clients.offload import OffloadedStore, full_at
 from protea.clients.plan import WorkerPlan
@@ -16,12 +17,16 @@ from protea.clients.state_files import undone_if_it_fails
 from protea.clients.store import ClientStore, MemoryStore
 from protea.core.client import Client
 from protea.core.devices import torch_threads
-from protea.core.errors import ProteaError
+from protea.core.errors import PayloadError, ProteaError
 from protea.core.payload import Named, pack, unpack
 from protea.core.process_memory import peak_memory
 from protea.evaluation.client_side import examine, shared_answers, snapshot
-from protea.federation.jobs import Job, Reply
+from protea.federation.jobs import SUM_STEPS, Job, Reply
 from protea.filters.base import Passage, leave_all
+from protea.filters.secure_sum import secure_sum_of
+
+if TYPE_CHECKING:
+    from protea.filters.secure.client_side import SummingClient
 
 
 def open_store(plan: WorkerPlan) -> MemoryStore:
@@ -38,6 +43,7 @@ class Worker:
         self.plan = plan
         self.store = open_store(plan) if store is None else store
         self.method = plan.method
+        self.secure = secure_sum_of(plan.filters)
 
     @property
     def clients(self) -> Mapping[int, Client]:
@@ -82,6 +88,8 @@ class Worker:
 
     def _reply(self, job: Job, client: Client) -> Reply:
         method, plan = self.method, self.plan
+        if job.task in SUM_STEPS:
+            return Reply(job.client, job.round, self._secure(client).answer(job.task, job.down))
         down = unpack(method.down, {name: t.to(client.device) for name, t in job.down.items()})
         if down is not None:
             down.check(client.classes, client.dim)
@@ -106,6 +114,8 @@ class Worker:
             case "train":
                 with undone_if_it_fails(client) if self.plan.careful else nullcontext():
                     up = self._leaving(job, client, pack(method.local_update(client, down)))
+                    if self.secure is not None:
+                        return Reply(job.client, job.round, self._secure(client).begin(self._sums(client, up)))
                 loss = {"loss": sum(client.losses) / len(client.losses)} if client.losses else {}
                 return Reply(job.client, job.round, up, len(client.train), loss)
 
@@ -113,6 +123,18 @@ class Worker:
         """Apply the filters to an upload."""
         at = Passage(job.client, job.round, self.method.up, client.classes, client.dim, client.rng)
         return leave_all(self.plan.filters, up, at)
+
+    def _secure(self, client: Client) -> SummingClient:
+        """Return the client's side of a secure sum."""
+        if self.secure is None:
+            raise PayloadError("a step of a secure sum was asked for, and the filter secure_sum is not set.")
+        return self.secure.client(client, self.plan.system_randomness)
+
+    def _sums(self, client: Client, up: Named) -> Named:
+        """Return what a client adds to a secure sum: its upload, and what else it would tell in the clear."""
+        assert self.secure is not None
+        loss = sum(client.losses) / len(client.losses) if client.losses else 0.0
+        return self.secure.sums_of(self.method.up, up, self.method.needs.sums, len(client.train), loss)
 
     def forget(self, id: int) -> None:
         """Forget a client; it is built again when it is next needed."""

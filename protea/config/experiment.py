@@ -87,6 +87,8 @@ class Experiment:
             self.data.check(needs, name)
             self.evaluation.check(self.method, name)
             self.faults.check(self.clients)
+            for each in self.filters:
+                each.check(self.filters, needs, name, 1 if self.alone else self.participants)
             if self.min_replies > self.participants:
                 raise ConfigError(
                     f"min_replies is {self.min_replies}, but only {self.participants} of {self.clients} clients take "

@@ -78,6 +78,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "filters": {
         "clip": "protea.filters.clip:Clip",
         "quantize": "protea.filters.quantize:Quantize",
+        "secure_sum": "protea.filters.secure_sum:SecureSum",
     },
     "rules": {},
     "metrics": {},

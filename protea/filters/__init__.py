@@ -6,6 +6,7 @@
     base.py      what a filter is, and the two ends of the pipeline
     clip.py      class vectors that are longer than allowed are shortened
     quantize.py  fewer bytes for each number
+    secure_sum.py  the server learns the sum of all uploads, and no single one; its parts are in secure/
 
 To add a filter, write one file here, or one class anywhere, and name it in ``[[filters]]``: docs/extending.md.
 """

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from protea.core.method import Needs
 from protea.core.payload import Named
 from protea.core.rng import Streams
 
@@ -35,6 +36,11 @@ class Filter:
     ...     def arrive(self, up, at):
     ...         return {name: tensor * 2 for name, tensor in up.items()}
     """
+
+    summable: ClassVar[bool] = False  # uploads can be added up as it leaves them; arrive need not see single ones
+
+    def check(self, filters: Sequence[Filter], needs: Needs, method: str, participants: int) -> None:
+        """Raise :class:`ConfigError` if it cannot work with the method, the other filters, or so few participants."""
 
     def leave(self, up: Named, at: Passage) -> Named:
         """Change an upload at the client, before it is sent and its bytes are counted."""

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from protea import Client, Method, Prototypes, Server, Upload, losses
+from protea import Client, Method, Needs, Prototypes, Server, Upload, losses
 from protea.core.prototypes import Collector, Weighting
 
 
@@ -44,6 +44,10 @@ class FedProto(Method[Prototypes, Prototypes]):
         "official": {"pull": 1.0, "taken": "during", "missing": "drop", "candidates": "own"},
         "htfllib": {"taken": "during", "missing": "drop"},
     }
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(sums=self.average)
 
     def broadcast(self, server: Server, client: int) -> Prototypes | None:
         return server.memory.get("prototypes")

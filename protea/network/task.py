@@ -204,6 +204,11 @@ def check_task(task: Task, where: str) -> None:
         )
     if not task.shape:
         refuse_shapeless(task, where)
+    try:
+        for each in task.filters:
+            each.check(task.filters, needs, method_label(task.method), task.quorum)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
     evaluation = task.evaluation
     if evaluation.shared != "never" or evaluation.snapshots:
         raise ConfigError(

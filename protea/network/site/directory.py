@@ -260,6 +260,7 @@ class Site:
             metrics=task.evaluation.metrics,
             answer=task.evaluation.answer,
             filters=task.filters,
+            system_randomness=True,
             careful=True,
         )
 
