@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from protea.clients.offload import OffloadedStore, full_at
 from protea.clients.plan import WorkerPlan
@@ -88,12 +88,10 @@ class Worker:
 
     def _reply(self, job: Job, client: Client) -> Reply:
         method, plan = self.method, self.plan
-        if job.task in SUM_STEPS:
-            return Reply(job.client, job.round, self._secure(client).answer(job.task, job.down))
-        down = unpack(method.down, {name: t.to(client.device) for name, t in job.down.items()})
-        if down is not None:
-            down.check(client.classes, client.dim)
+        down = None if job.task in SUM_STEPS else self._broadcast(job, client)
         match job.task:
+            case "keys" | "shares" | "masked" | "unmask":
+                return Reply(job.client, job.round, self._secure(client).answer(job.task, job.down))
             case "evaluate":
                 found = examine(
                     method,
@@ -118,6 +116,13 @@ class Worker:
                         return Reply(job.client, job.round, self._secure(client).begin(self._sums(client, up)))
                 loss = {"loss": sum(client.losses) / len(client.losses)} if client.losses else {}
                 return Reply(job.client, job.round, up, len(client.train), loss)
+
+    def _broadcast(self, job: Job, client: Client) -> Any:
+        """Return what the method's server has sent along with a job."""
+        down = unpack(self.method.down, {name: t.to(client.device) for name, t in job.down.items()})
+        if down is not None:
+            down.check(client.classes, client.dim)
+        return down
 
     def _leaving(self, job: Job, client: Client, up: Named) -> Named:
         """Apply the filters to an upload."""

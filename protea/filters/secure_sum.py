@@ -72,7 +72,8 @@ class SecureSum(Filter):
         if participants < self.least:
             raise ConfigError(
                 f"filters: secure_sum needs {self.least} clients in every round (its setting least), and "
-                f"{participants} would take part.  A sum over fewer says too much about each."
+                f"{participants} would take part.  Raise clients or fraction, in a task quorum: a sum over fewer says "
+                f"too much about each."
             )
 
     def client(self, client: Client, system_randomness: bool) -> SummingClient:
@@ -110,6 +111,11 @@ class SecureSum(Filter):
 def secure_sum_of(filters: Sequence[Filter]) -> SecureSum | None:
     """Return the filter secure_sum, if it is among these."""
     return next((each for each in filters if isinstance(each, SecureSum)), None)
+
+
+def without_secure_sum(filters: Sequence[Filter]) -> tuple[Filter, ...]:
+    """Return the filters by which a single upload is what a secure sum would hide."""
+    return tuple(each for each in filters if not isinstance(each, SecureSum))
 
 
 def summing_methods() -> list[str]:
