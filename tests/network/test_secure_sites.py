@@ -17,6 +17,7 @@ pytest.importorskip("flwr", reason="lacking: extra flower")
 import grid
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
+from parties import NAMES, make_base, make_site, parties, until
 from test_coordinator import federation, serve
 
 from protea.clients.durable import newest_state
@@ -26,6 +27,7 @@ from protea.engines.flower.codec import unwrap
 from protea.engines.inline import Inline
 from protea.engines.messages import job_from_bytes, parted
 from protea.federation.jobs import Job, JobEngine
+from protea.federation.record import Record
 from protea.filters.secure.client_side import MEMORY
 from protea.filters.secure_sum import SecureSum
 from protea.methods.fedproto import FedProto
@@ -36,6 +38,7 @@ from protea.network.site.check import trial
 from protea.network.site.directory import Site
 from protea.network.task import new_task
 from protea.network.trust.keys import SIGNATURE
+from protea.runs.directory import RunDirectory
 
 FILTERS = (SecureSum(),)
 SECURE = [{"name": "secure_sum"}]
@@ -126,6 +129,29 @@ def test_a_round_that_lost_a_masked_upload_is_begun_anew(tmp_path: Path, monkeyp
     counts = [line["task"] for line in service_lines(sites[0])]
     assert counts.count("train") == 2  # the second time from what was kept
     assert torch.isfinite(torch.tensor(record.loss))
+
+
+@pytest.mark.nightly
+@pytest.mark.xdist_group("deployment")
+def test_sites_in_processes_of_their_own_go_on_after_a_kill(tmp_path: Path) -> None:
+    base = make_base(tmp_path / "base", filters=SECURE)
+    sites = [make_site(tmp_path / name, base.path / "bundles" / f"{name}.protea", name) for name in NAMES]
+    with parties(tmp_path) as all_of:
+        server = all_of.serve(base)
+        joined = [all_of.join(site) for site in sites]
+        until(lambda: (sites[0].path / "audit.jsonl").exists() and "shares" in steps_of(sites[0]))
+        joined[0].kill()
+        again = all_of.join(sites[0])
+        assert server.wait() == 0
+        assert [party.wait(30) for party in (again, *joined[1:])] == [0, 0, 0]
+    records = Record.read(RunDirectory.open(base.path / "run").metrics())
+    assert [record.round for record in records] == [1, 2] and records[-1].accuracy is not None
+    assert steps_of(sites[1]).count("unmask") >= 2
+
+
+def steps_of(site: Site) -> list[str]:
+    """What a site has noted that it sent."""
+    return [line["task"] for line in service_lines(site)]
 
 
 def test_a_site_draws_its_secrets_from_the_system(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from protea.core.errors import PayloadError, ProteaError
 from protea.core.memory import Memory
 from protea.core.payload import Named
-from protea.filters.secure.fixed_point import FixedPoint, Words, layout_of
+from protea.filters.secure.fixed_point import FixedPoint, Words, shapes_of
 from protea.filters.secure.masks import TAG, mask, pair_mask_key, public_key, seal, unseal
 from protea.filters.secure.shares import SHARE, split
 from protea.filters.secure.state import (
@@ -121,7 +121,7 @@ class SummingClient:
                 words = add_pair_mask(words, key, self.id, other)
         kept = torch.stack([to_tensor(each).reshape(2, SHARE) for each in shares])
         self.memory[MEMORY] = replace(state, senders=down["clients"], shares=kept)
-        return self.point.to_send(words, layout_of(state.upload))
+        return self.point.to_send(words, shapes_of(state.upload))
 
     def unmask(self, down: Named) -> Named:
         """Return a share of the seed of each client in the sum, and of the key of each one that is missing in it."""

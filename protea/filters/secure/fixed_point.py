@@ -15,7 +15,7 @@ from protea.core.errors import ClientError
 from protea.core.payload import Named
 
 Words = NDArray[Any]  # one row of unsigned whole numbers, of 32 or 64 bits
-Layout = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of tensors, by name
+TensorShapes = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of tensors, by name
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class FixedPoint:
 
     >>> point = FixedPoint(step=0.25, bits=32)
     >>> words = point.words({"a": torch.tensor([1.5, -0.5])}, sites=3)
-    >>> words.tolist(), point.tensors(words, layout_of({"a": torch.zeros(2)}))["a"].tolist()
+    >>> words.tolist(), point.tensors(words, shapes_of({"a": torch.zeros(2)}))["a"].tolist()
     ([6, 4294967294], [1.5, -0.5])
     """
 
@@ -58,16 +58,16 @@ class FixedPoint:
         parts = [np.rint(named[name].double().cpu().numpy().reshape(-1) / self.step) for name in sorted(named)]
         return np.concatenate(parts).astype(np.int64).astype(self.dtype)
 
-    def tensors(self, words: Words, layout: Layout) -> Named:
+    def tensors(self, words: Words, shapes: TensorShapes) -> Named:
         """Return the numbers that words stand for, in tensors of float64."""
         signed = words.view(f"<i{self.bits // 8}").astype(np.float64) * self.step
-        return cut(torch.from_numpy(signed), layout)
+        return cut(torch.from_numpy(signed), shapes)
 
-    def to_send(self, words: Words, layout: Layout) -> Named:
+    def to_send(self, words: Words, shapes: TensorShapes) -> Named:
         """Return words as tensors that can travel."""
         return {
             name: part.clone()
-            for name, part in cut(torch.from_numpy(words.view(f"<i{self.bits // 8}")), layout).items()
+            for name, part in cut(torch.from_numpy(words.view(f"<i{self.bits // 8}")), shapes).items()
         }
 
     def received(self, named: Named) -> Words:
@@ -76,17 +76,17 @@ class FixedPoint:
         return np.concatenate(parts).astype(self.dtype)
 
 
-def layout_of(named: Mapping[str, Tensor]) -> Layout:
+def shapes_of(named: Mapping[str, Tensor]) -> TensorShapes:
     """Return the names and shapes of tensors, by name."""
     return tuple((name, tuple(named[name].shape)) for name in sorted(named))
 
 
-def numbers_in(layout: Layout) -> int:
+def numbers_in(shapes: TensorShapes) -> int:
     """Count the numbers in tensors of these shapes."""
-    return sum(int(np.prod(shape, dtype=np.int64)) for _, shape in layout)
+    return sum(int(np.prod(shape, dtype=np.int64)) for _, shape in shapes)
 
 
-def cut(row: Tensor, layout: Layout) -> Named:
+def cut(row: Tensor, shapes: TensorShapes) -> Named:
     """Cut a row of numbers into tensors."""
-    sizes: Sequence[int] = [numbers_in((each,)) for each in layout]
-    return {name: part.reshape(shape) for (name, shape), part in zip(layout, row.split(list(sizes)), strict=True)}
+    sizes: Sequence[int] = [numbers_in((each,)) for each in shapes]
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes, row.split(list(sizes)), strict=True)}

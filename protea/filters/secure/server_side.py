@@ -12,7 +12,7 @@ from torch import Tensor
 from protea.core.errors import ClientError, PayloadError
 from protea.core.payload import Named
 from protea.filters.secure.client_side import add_pair_mask, proof_of
-from protea.filters.secure.fixed_point import FixedPoint, Layout, Words, layout_of
+from protea.filters.secure.fixed_point import FixedPoint, TensorShapes, Words, shapes_of
 from protea.filters.secure.masks import TAG, mask, pair_mask_key, public_key
 from protea.filters.secure.shares import SHARE, combine
 from protea.filters.secure.state import KEY, KEYS, MASKS, Participants, expect_rows, to_bytes
@@ -37,7 +37,7 @@ class Attempt:
         self.sealed: dict[int, Tensor] = {}  # by sender, a row for each client
         self.proofs: dict[int, bytes] = {}
         self.masked: dict[int, Words] = {}
-        self.layouts: dict[int, Layout] = {}
+        self.shapes: dict[int, TensorShapes] = {}
         self.shares: dict[int, Tensor] = {}  # by the client that told them, a row for each sender
 
     def roster(self) -> Named:
@@ -67,14 +67,14 @@ class Attempt:
         """Take a client's masked upload."""
         if not up or any(tensor.dtype != self.point.sent for tensor in up.values()):
             raise PayloadError(f"a masked upload was expected, in tensors of {self.point.sent}.")
-        self.masked[client], self.layouts[client] = self.point.received(up), layout_of(up)
+        self.masked[client], self.shapes[client] = self.point.received(up), shapes_of(up)
 
     def odd(self) -> list[int]:
         """Drop the masked uploads that are not shaped as most are, and return whose they were."""
-        usual = Counter(self.layouts[client] for client in sorted(self.layouts)).most_common(1)
-        found = [client for client in sorted(self.layouts) if self.layouts[client] != usual[0][0]]
+        usual = Counter(self.shapes[client] for client in sorted(self.shapes)).most_common(1)
+        found = [client for client in sorted(self.shapes) if self.shapes[client] != usual[0][0]]
         for client in found:
-            del self.masked[client], self.layouts[client]
+            del self.masked[client], self.shapes[client]
         return found
 
     def summed(self) -> Named:
@@ -103,7 +103,7 @@ class Attempt:
             words = words - mask(secrets[client], len(words), self.point.dtype)
         for client in sorted(set(senders) - set(summed)):
             words = self._without_pair_masks(words, client, secrets[client])
-        return self.point.tensors(words, self.layouts[summed[0]])
+        return self.point.tensors(words, self.shapes[summed[0]])
 
     def _without_pair_masks(self, words: Words, missing: int, private: bytes) -> Words:
         """Take off the masks that all others have with a client whose own upload never came."""
