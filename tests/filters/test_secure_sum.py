@@ -208,6 +208,10 @@ def test_a_key_of_low_order_is_refused():
     roster["public"][3, 0] = 0
     with pytest.raises(PayloadError, match="a public key came that is none"):
         client.answer("shares", roster)
+    with pytest.raises(PayloadError, match="a public key came that is none"):
+        expect_keys({"public": roster["public"][3]})  # nor does the server pass it on
+    with pytest.raises(PayloadError, match="public were expected; nothing arrived"):
+        expect_keys({})
 
 
 def test_keys_are_shared_once_and_used_once():

@@ -13,7 +13,7 @@ from protea.core.errors import ClientError, PayloadError
 from protea.core.payload import Named
 from protea.filters.secure.client_side import add_pair_mask, proof_of
 from protea.filters.secure.fixed_point import FixedPoint, TensorShapes, Words, shapes_of
-from protea.filters.secure.masks import TAG, mask, pair_mask_key, public_key
+from protea.filters.secure.masks import TAG, agreed_key, mask, pair_mask_key, public_key
 from protea.filters.secure.shares import SHARE, combine
 from protea.filters.secure.state import KEY, KEYS, MASKS, Participants, expect_rows, to_bytes
 
@@ -128,6 +128,8 @@ def expect_keys(up: Named) -> Tensor:
     public = up["public"]
     if public.dtype != torch.uint8 or public.shape != (KEYS, KEY):
         raise PayloadError(f"{KEYS} public keys were expected; {tuple(public.shape)} of {public.dtype} arrived.")
+    for key in public:
+        agreed_key(bytes(KEY), to_bytes(key), b"trial")  # one with which nobody can agree would stop all the others
     return public
 
 
