@@ -49,7 +49,7 @@ def methods() -> Table:
         for name, method in found:
             if method.family == family:
                 needed = asdict(method().needs).items()
-                needs = ", ".join(need.replace("_", " ") for need, there in needed if there)
+                needs = ", ".join(need.replace("_", " ") for need, there in needed if there and need != "sums")
                 variants = ", ".join(method.variants)
                 table.add_row(f" {name}", paper(method), method.exchanges, needs or "-", variants or "-")
         table.add_section()

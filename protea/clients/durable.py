@@ -3,6 +3,7 @@
     client-003/000012/client-003.safetensors   model and memory after the training of round 12
     client-003/000012/reply                    what was answered, as it was sent
     client-003/000012/job                      a checksum of what was asked
+    client-003/000012/reply-shares, ...        the same of the steps of a secure sum, if there is one
 
 A job to train that was done before is answered from here, and nothing is trained again.  So a
 server that was killed may ask again for the round that it lost, and a client that was killed in
@@ -27,7 +28,7 @@ from protea.core.client import Client
 from protea.core.errors import CheckpointError
 from protea.core.files import sync_folder, write_bytes, write_text
 from protea.core.ledger import HISTORY
-from protea.federation.jobs import Job, Reply
+from protea.federation.jobs import CHANGING, Job, JobKind, Reply
 
 KEEP = 2  # rounds: with the one before the last, a server that lost a round can have it again
 
@@ -110,23 +111,31 @@ class DurableStore(ClientStore):
         found: Tensor | None = self.inner.clients[id].memory.get(HISTORY)
         return found
 
-    def kept_answer(self, id: int, round: int, mark: str) -> bytes | None:
+    def kept_answer(self, id: int, round: int, mark: str, task: JobKind = "train") -> bytes | None:
         """Give what a client answered to a job of ``round`` with the checksum ``mark``, if it has done that job."""
         done = self._folder_of(id) / f"{round:06d}"
-        if done.is_dir() and (done / "job").read_text() == mark:
-            return (done / "reply").read_bytes()
+        asked, answer = (done / name for name in _names(task))
+        if asked.is_file() and asked.read_text() == mark:
+            return answer.read_bytes()
         return None
 
-    def keep(self, id: int, round: int, mark: str = "", answer: bytes = b"") -> None:
-        """Write a client's state after ``round`` and what it answered, all or nothing."""
+    def keep(self, id: int, round: int, mark: str = "", answer: bytes = b"", task: JobKind = "train") -> None:
+        """Write a client's state after a job of ``round`` and what it answered, all or nothing.
+
+        Of the steps that follow a training, the state is the newest one, and the answers to all of them are kept.
+        """
         folder = self._folder_of(id)
         new, place = folder / f".{round:06d}", folder / f"{round:06d}"
         if new.exists():
             shutil.rmtree(new)  # the disk was full, or the like
         new.mkdir(parents=True)
+        if task != "train" and place.is_dir():
+            for earlier in [*place.glob("job*"), *place.glob("reply*")]:
+                write_bytes(new / earlier.name, earlier.read_bytes())
         save_client(self.inner.clients[id], new)
-        write_bytes(new / "reply", answer)
-        write_text(new / "job", mark)
+        asked, answered = _names(task)
+        write_bytes(new / answered, answer)
+        write_text(new / asked, mark)
         sync_folder(new)
         for later in [path for path in self._states(id) if path.name >= place.name]:
             _remove(later)  # the server has gone back
@@ -150,29 +159,34 @@ class DurableWorker:
     """
 
     def __init__(self, plan: WorkerPlan, folder: Path, encode: Encode, first: Path | None = None) -> None:
-        self.store = DurableStore(open_store(plan), folder, first, keeps_spending=plan.system_noise)
+        self.store = DurableStore(open_store(plan), folder, first, keeps_spending=plan.system_randomness)
         self.worker = Worker(plan, self.store)
         self.encode = encode
 
     def answer(self, job: Job, message: bytes) -> bytes:
         """Answer a job.  ``message`` is the job as it came, by which it is known if it comes again."""
         mark = hashlib.blake2b(message, digest_size=16).hexdigest()
-        training = job.task == "train"
-        if training and (kept := self.store.kept_answer(job.client, job.round, mark)) is not None:
+        changing, again = job.task in CHANGING, job.task != "keys"  # which are always fresh
+        if changing and again and (kept := self.store.kept_answer(job.client, job.round, mark, job.task)) is not None:
             return kept
         try:
-            self.store.rewind(job.client, job.round if training else job.round + 1)
+            self.store.rewind(job.client, job.round if job.task == "train" else job.round + 1)
         except CheckpointError as error:
             return self.encode(Reply(job.client, job.round, error=str(error)))
         reply = self.worker.run(job)
         answer = self.encode(reply)
-        if training and reply.error is None:
+        if changing and reply.error is None:
             try:
-                self.store.keep(job.client, job.round, mark, answer)
+                self.store.keep(job.client, job.round, mark, answer, job.task)
             except BaseException:  # such as a full disk: nobody will hear of this training, so it has not been
                 self.store.forget(job.client)
                 raise
         return answer
+
+
+def _names(task: JobKind) -> tuple[str, str]:
+    """Give the names of the files that say what was asked, and what was answered."""
+    return ("job", "reply") if task == "train" else (f"job-{task}", f"reply-{task}")
 
 
 def kept_states(folder: Path) -> list[Path]:

@@ -30,7 +30,7 @@ class WorkerPlan:
     single_answers: bool = False  # tell which test samples were answered right; in simulations only
     filters: tuple[Filter, ...] = ()  # applied in order to every upload before it leaves its client
     release: Release = field(default_factory=Release)  # the client's own last word on what leaves it
-    system_noise: bool = False  # noise from the operating system, which nobody can repeat: at sites
+    system_randomness: bool = False  # noise and secrets come from the operating system: at sites; else from the seed
     careful: bool = False  # a client whose training fails is put back to what it was before
     memory: int | None = None  # bytes of this process; clients beyond it wait on disk
     folder: Path | None = None  # for clients that wait on disk; None for the system's temporary one
@@ -44,7 +44,7 @@ class WorkerPlan:
         streams = self.streams(id)
         client = self.builder(id, streams)
         noise = noise_filter(self.filters)
-        client.longest, client.system_noise = None if noise is None else noise.clip, self.system_noise
+        client.longest, client.system_randomness = None if noise is None else noise.clip, self.system_randomness
         with streams.default("start"):
             self.method.start_client(client)
         return client

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from protea.clients.offload import OffloadedStore, full_at
 from protea.clients.plan import WorkerPlan
@@ -18,14 +19,18 @@ from protea.clients.store import ClientStore, MemoryStore
 from protea.core.accounting import Event
 from protea.core.client import Client
 from protea.core.devices import torch_threads
-from protea.core.errors import ProteaError
+from protea.core.errors import PayloadError, ProteaError
 from protea.core.ledger import history_of
 from protea.core.payload import Named, pack, unpack
 from protea.core.process_memory import peak_memory
 from protea.evaluation.client_side import examine, shared_answers, snapshot
-from protea.federation.jobs import Job, Reply
+from protea.federation.jobs import SUM_STEPS, Job, Reply
 from protea.federation.privacy import Privacy
 from protea.filters.base import Passage
+from protea.filters.secure_sum import secure_sum_of
+
+if TYPE_CHECKING:
+    from protea.filters.secure.client_side import SummingClient
 
 
 def open_store(plan: WorkerPlan) -> MemoryStore:
@@ -42,6 +47,7 @@ class Worker:
         self.plan = plan
         self.store = open_store(plan) if store is None else store
         self.method = plan.method
+        self.secure = secure_sum_of(plan.filters)
 
     @property
     def clients(self) -> Mapping[int, Client]:
@@ -86,10 +92,10 @@ class Worker:
 
     def _reply(self, job: Job, client: Client) -> Reply:
         method, plan = self.method, self.plan
-        down = unpack(method.down, {name: t.to(client.device) for name, t in job.down.items()})
-        if down is not None:
-            down.check(client.classes, client.dim)
+        down = None if job.task in SUM_STEPS else self._broadcast(job, client)
         match job.task:
+            case "keys" | "shares" | "masked" | "unmask":
+                return Reply(job.client, job.round, self._secure(client).answer(job.task, job.down))
             case "evaluate":
                 found = examine(
                     method,
@@ -111,10 +117,20 @@ class Worker:
                 before = history_of(client.memory)
                 with undone_if_it_fails(client) if plan.careful else nullcontext():
                     up, privacy = self._leaving(job, client, pack(method.local_update(client, down)), before)
-                said = {} if privacy is None else privacy.metrics()
+                    said = {} if privacy is None else privacy.metrics()
+                    if self.secure is not None:
+                        begun = self._secure(client).begin(self._sums(client, up, privacy))
+                        return plan.release.reply(Reply(job.client, job.round, begun, metrics=said))
                 if client.losses and (privacy is None or not privacy.formal):  # a loss has no noise
                     said["loss"] = sum(client.losses) / len(client.losses)
                 return plan.release.reply(Reply(job.client, job.round, up, len(client.train), said))
+
+    def _broadcast(self, job: Job, client: Client) -> Any:
+        """Return what the method's server has sent along with a job."""
+        down = unpack(self.method.down, {name: t.to(client.device) for name, t in job.down.items()})
+        if down is not None:
+            down.check(client.classes, client.dim)
+        return down
 
     def _leaving(self, job: Job, client: Client, up: Named, before: Sequence[Event]) -> tuple[Named, Privacy | None]:
         """Take out of an upload what the client keeps back, and apply the filters.
@@ -122,11 +138,26 @@ class Worker:
         ``before`` is what the client had spent before this round.
         """
         plan, release = self.plan, self.plan.release
-        at = Passage(job.client, job.round, self.method.up, client.classes, client.dim, client.rng, plan.system_noise)
+        at = Passage(
+            job.client, job.round, self.method.up, client.classes, client.dim, client.rng, plan.system_randomness
+        )
         found, privacy = leave_private(
             self.method, plan.filters, client, release.withhold(up, at), at, before, by_counts=release.by_counts
         )
         return release.upload(found, at), privacy
+
+    def _secure(self, client: Client) -> SummingClient:
+        """Return the client's side of a secure sum."""
+        if self.secure is None:
+            raise PayloadError("a step of a secure sum was asked for, and the filter secure_sum is not set.")
+        return self.secure.client(client, self.plan.system_randomness)
+
+    def _sums(self, client: Client, up: Named, privacy: Privacy | None) -> Named:
+        """Return what a client adds to a secure sum: its upload, and what else it would tell in the clear."""
+        assert self.secure is not None
+        told = client.losses and (privacy is None or not privacy.formal)
+        loss = sum(client.losses) / len(client.losses) if told else 0.0
+        return self.secure.sums_of(self.method.up, up, self.method.needs.sums, len(client.train), loss)
 
     def forget(self, id: int) -> None:
         """Forget a client; it is built again when it is next needed."""

@@ -90,7 +90,7 @@ class Experiment:
             self.faults.check(self.clients)
             self.attack.check(self.clients, self.method.up, name)
             for each in self.filters:
-                each.check(self.method, name)
+                each.check(self.method, name, self.filters, 1 if self.alone else self.participants)
             if self.min_replies > self.participants:
                 raise ConfigError(
                     f"min_replies is {self.min_replies}, but only {self.participants} of {self.clients} clients take "

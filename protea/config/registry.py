@@ -85,6 +85,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "geometric_median": "protea.filters.centres:GeometricMedian",
         "multi_krum": "protea.filters.multi_krum:MultiKrum",
         "cosine": "protea.filters.cosine:Cosine",
+        "secure_sum": "protea.filters.secure_sum:SecureSum",
     },
     "rules": {},
     "metrics": {},

@@ -47,7 +47,7 @@ class Client:
     rounds: int = 1
     memory: Memory = field(default_factory=Memory)
     longest: float | None = None  # that a sample's features may be in prototypes that are sent with noise
-    system_noise: bool = False  # noise comes from the operating system, as nobody else may know it; at sites
+    system_randomness: bool = False  # noise comes from the operating system, as nobody else may know it; at sites
     losses: list[float] = field(default_factory=list)  # mean loss of each fit of this round, for the record
     _cached: tuple[object, dict[str, Tensor]] | None = field(
         default=None, repr=False

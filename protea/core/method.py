@@ -17,6 +17,7 @@ from protea.core.split_model import SplitModel
 Down = TypeVar("Down", bound=Payload | None)
 Up = TypeVar("Up", bound=Payload | None)
 Average = Literal["samples", "uniform"]
+SummedBy = Literal["uniform", "count", "literal", "samples"]  # how a mean of class vectors, or of weights, is weighed
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Upload(Generic[Up]):
     client: int  # its number
     payload: Up
     samples: int  # that it has for training
+    clients: int = 1  # that it is the mean of: all of them, where a secure sum shows nothing else
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Needs:
     public_data: bool = False  # samples that every client and the server see: data.public
     public_labels: bool = False  # and their labels
     server_model: bool = False  # a model on the server: models.server
+    sums: SummedBy | None = None  # by what uploads are weighed, if only their weighted mean is used; None: single ones
     common_view: str | None = None  # of texts, that all clients have beside their own: "words", or an encoder's name
 
 

@@ -56,5 +56,5 @@ def private_fit(
 
 def generator(client: Client, rng: Streams, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
     """Return the generator of a named stream; at a site one that nobody can repeat, seeded by the operating system."""
-    seed = secrets.randbits(63) if client.system_noise else rng.seed(f"dp/{purpose}")
+    seed = secrets.randbits(63) if client.system_randomness else rng.seed(f"dp/{purpose}")
     return torch.Generator(device).manual_seed(seed)

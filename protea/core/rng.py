@@ -48,6 +48,10 @@ class Streams:
         digest = hashlib.blake2b(f"{self.root}/{self.path}{purpose}".encode(), digest_size=8)
         return int.from_bytes(digest.digest(), "big") >> 1
 
+    def key(self, purpose: str) -> bytes:
+        """Return 32 bytes, for keys of simulated clients: whoever knows the root knows them."""
+        return hashlib.blake2b(f"{self.root}/{self.path}{purpose}".encode(), digest_size=32).digest()
+
     def generator(self, purpose: str) -> torch.Generator:
         """Return a new torch generator, on the CPU, at the beginning of a stream."""
         return self._begin(torch.Generator(), purpose)

@@ -28,7 +28,7 @@ from protea.core.payload import nbytes
 from protea.engines.base import EngineBase
 from protea.engines.host_queue import HostQueue
 from protea.engines.messages import job_to_bytes, reply_from_bytes
-from protea.federation.jobs import Job, Reply, Watch, ignore
+from protea.federation.jobs import CHANGING, Job, Reply, Watch, ignore
 
 KEPT = 256 * 2**20  # bytes of jobs that are kept to be repeated; then all clients are saved
 
@@ -81,7 +81,7 @@ class PinnedEngine(EngineBase, Generic[H]):
         self.folder = tempfile.TemporaryDirectory(prefix="protea-", ignore_cleanup_errors=True)
         self.host_of: dict[int, H] = {}  # by client
         self.saved: Path | None = None  # where clients were last saved
-        self.done: dict[int, list[Job]] = {}  # each client's trainings since then
+        self.done: dict[int, list[Job]] = {}  # each client's trainings since then, and other jobs that change it
         self.behind: set[int] = set()  # clients whose host is gone
         self.seconds: dict[tuple[str, int], float] = {}  # what a task of a client took last time
 
@@ -145,7 +145,7 @@ class PinnedEngine(EngineBase, Generic[H]):
         self._give(queue, host)  # before the answer is looked at: nobody waits for that
         reply = reply_from_bytes(answer)
         self.seconds[job.task, job.client] = reply.seconds
-        if job.task == "train" and reply.error is None:
+        if job.task in CHANGING and reply.error is None:
             self.done.setdefault(job.client, []).append(job)
         yield reply
 

@@ -10,7 +10,14 @@ from typing import Literal, Protocol
 
 from protea.core.payload import Named, nbytes
 
-JobKind = Literal["train", "evaluate", "answer", "look"]  # answer: on the shared test set; look: show prototypes
+JobKind = Literal[
+    "train", "evaluate",
+    "answer",  # the shared test set
+    "look",  # show prototypes
+    "keys", "shares", "masked", "unmask",  # steps of a secure sum, after the training
+]  # fmt: skip
+SUM_STEPS: frozenset[JobKind] = frozenset({"keys", "shares", "masked", "unmask"})
+CHANGING: frozenset[JobKind] = SUM_STEPS | {"train"}  # jobs after which a client is not what it was before
 
 
 @dataclass(frozen=True)

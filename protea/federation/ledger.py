@@ -36,7 +36,7 @@ class Ledger:
         return ledger
 
     def count_bytes(self, jobs: Sequence[Job], replies: Sequence[Reply]) -> None:
-        """Add the bytes of a round's training jobs and replies.
+        """Add the bytes of a round's jobs and replies, of training and of a secure sum.
 
         Evaluation is not counted: it serves whoever watches the experiment, and is no part of the method.
         """
@@ -59,13 +59,14 @@ class Ledger:
         for client in asked:
             self.refusals[client] = self.refusals[client] + 1 if client in refused else 0
 
-    def bytes_of(self, job: Job, replies: Sequence[Reply]) -> ClientBytes:
-        """Return one client's bytes: those of the round's ``job`` and ``replies``, and those since the first round.
+    def bytes_of(self, client: int, jobs: Sequence[Job], replies: Sequence[Reply]) -> ClientBytes:
+        """Return one client's bytes: those of the round's ``jobs`` and ``replies``, and those since the first round.
 
         The round must have been counted before, by :meth:`count_bytes`.
         """
-        up = sum(reply.size for reply in replies)
-        return ClientBytes(up, job.size, self.up[job.client], self.down[job.client])
+        up = sum(reply.size for reply in replies if reply.client == client)
+        down = sum(job.size for job in jobs if job.client == client)
+        return ClientBytes(up, down, self.up[client], self.down[client])
 
     def quarantined(self, client: int) -> bool:
         """Return whether so many uploads in a row were refused that the client is no longer asked to train."""

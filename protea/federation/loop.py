@@ -26,7 +26,9 @@ from protea.federation.privacy import Privacy, worst
 from protea.federation.record import ClientRecord, Cost, Record, accuracy_without
 from protea.federation.round import Round
 from protea.federation.sampling import sample
+from protea.federation.secure_round import SecureRound
 from protea.federation.uploads import Accepted, Inspection, by_client, refuse_infinite
+from protea.filters.secure_sum import secure_sum_of
 
 WHY: dict[Absence, str] = {
     "dropped out": "dropped out",
@@ -69,6 +71,7 @@ class Federation:
         self.method, self.engine, self.server, self.plan = method, engine, server, plan
         self.test, self.roster, self.watch = test, roster, watch
         self.inspection = Inspection(method, server, plan.limits, plan.filters)
+        self.secure = secure_sum_of(plan.filters)
         self.ledger = Ledger(plan.limits.quarantine)
         self.clients = plan.clients  # a federation over a network may grow
         self.here: Sequence[int] = range(plan.clients)  # clients within reach in this round
@@ -130,15 +133,23 @@ class Federation:
         with this.clock("train"):
             this.jobs = self._jobs("train", this.asked)
             this.replies = self._ask(this.jobs)
-        away = {reply.client for reply in this.replies if reply.away}
-        self.here = [client for client in self.here if client not in away] if away else self.here
-        self.ledger.count_bytes(this.jobs, this.replies)
+        self._note_absent(this.jobs, this.replies)
         self.ledger.note_privacy(this.replies)
+
+    def _collect(self, this: Round) -> Accepted:
+        """Check the uploads; those of a secure sum come in further steps, and as one."""
+        if self.secure is None:
+            with this.clock("server"), self._on_server("aggregate"):
+                return self.inspection.accept(this.jobs, by_client(this.replies), this.absent)
+        with this.clock("sum"), self._on_server("sum"):
+            found = SecureRound(self.inspection, self.secure, this, lambda jobs: self._ask(jobs, ignore)).collect()
+        self._note_absent(this.sum_jobs, this.sum_replies)
+        return found
 
     def _aggregate(self, this: Round) -> None:
         """Check the uploads, and let the method aggregate those that are what it declares."""
+        found = self._collect(this)
         with this.clock("server"), self._on_server("aggregate"):
-            found = self.inspection.accept(this.jobs, by_client(this.replies), this.absent)
             self._refuse_too_few(found, this.absent)
             if found.uploads:
                 seen = self.inspection.together(found.uploads)
@@ -179,8 +190,8 @@ class Federation:
             server=judged.server,
             geometry=judged.geometry(),
             values={name: finite(value) for name, value in server.memory.items() if isinstance(value, float)},
-            bytes_up=sum(reply.size for reply in this.replies),
-            bytes_down=sum(job.size for job in this.jobs),
+            bytes_up=sum(reply.size for reply in [*this.replies, *this.sum_replies]),
+            bytes_down=sum(job.size for job in [*this.jobs, *this.sum_jobs]),
             total_up=self.ledger.up.total(),
             total_down=self.ledger.down.total(),
             failures=this.failures,
@@ -219,14 +230,24 @@ class Federation:
         self.peaks |= {reply.process: reply.memory for reply in replies if reply.process}
         return replies
 
+    def _note_absent(self, jobs: Sequence[Job], replies: Sequence[Reply]) -> None:
+        """Count the bytes of jobs and replies, and leave clients that sent nothing out of the rest of the round."""
+        away = {reply.client for reply in replies if reply.away}
+        self.here = [client for client in self.here if client not in away] if away else self.here
+        self.ledger.count_bytes(jobs, replies)
+
     def _refuse_too_few(self, found: Accepted, absent: Mapping[int, Absence]) -> None:
         """Raise :class:`QuorumError` if a client failed and that stops the run, or if too few uploads are usable."""
         if found.failures and self.plan.failures == "stop":
             raise QuorumError(next(iter(found.failures.values())), found.refused)
-        if len(found.uploads) < self.plan.min_replies:
-            reasons = [*found.failures.values(), *(f"client {client} {WHY[why]}." for client, why in absent.items())]
+        if found.clients < self.plan.min_replies:
+            reasons = [
+                *([found.short] if found.short else []),
+                *found.failures.values(),
+                *(f"client {client} {WHY[why]}." for client, why in absent.items()),
+            ]
             raise QuorumError(
-                f"round {self.server.round}: {len(found.uploads)} usable replies came, {self.plan.min_replies} are "
+                f"round {self.server.round}: {found.clients} usable replies came, {self.plan.min_replies} are "
                 f"needed ({self.plan.quota}).  " + "  ".join(reasons),
                 found.refused,
             )
@@ -277,7 +298,7 @@ class Federation:
             found[client] = ClientRecord(
                 **vars(scores.get(client, ClientScores())),
                 client=client,
-                bytes=self.ledger.bytes_of(job, replies),
+                bytes=self.ledger.bytes_of(client, [job, *this.sum_jobs], [*replies, *this.sum_replies]),
                 loss=losses[0] if losses else None,
                 privacy=next((told for reply in replies if (told := Privacy.read(reply.metrics)) is not None), None),
             )

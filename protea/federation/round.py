@@ -38,6 +38,9 @@ class Round:
     failures: dict[int, str] = field(default_factory=dict)  # by client, why its work is not used
     refused: list[int] = field(default_factory=list)  # clients whose upload is not what the method declares
     changed: list[int] = field(default_factory=list)  # clients whose upload was changed when seen beside the others
+    sum_jobs: list[Job] = field(default_factory=list)  # of the steps of a secure sum
+    sum_replies: list[Reply] = field(default_factory=list)
+    summed_loss: float | None = None  # mean over clients, where a secure sum shows nothing else
 
     @property
     def asked(self) -> list[int]:
@@ -47,5 +50,7 @@ class Round:
     @property
     def loss(self) -> float | None:
         """The mean training loss of the clients whose upload was used."""
+        if self.summed_loss is not None:
+            return self.summed_loss
         used = [r.metrics["loss"] for r in self.replies if "loss" in r.metrics and r.client not in self.failures]
         return sum(used) / len(used) if used else None

@@ -18,7 +18,7 @@ from protea.config.sections import Limits
 from protea.config.units import in_bytes
 from protea.core.errors import ClientError, PayloadError, ProteaError
 from protea.core.method import Method, Upload
-from protea.core.payload import Payload, refuse_large, refuse_malformed, unpack, vector_names
+from protea.core.payload import Named, Payload, refuse_large, refuse_malformed, unpack, vector_names
 from protea.core.prototypes import Prototypes
 from protea.core.rng import draws_given_back
 from protea.core.server import Server
@@ -36,6 +36,12 @@ class Accepted:
     uploads: list[Upload[Any]] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
     refused: list[int] = field(default_factory=list)  # clients whose reply is not what the method declares
+    short: str = ""  # why there is no secure sum
+
+    @property
+    def clients(self) -> int:
+        """How many clients' uploads there are: each its own, or one for all."""
+        return sum(upload.clients for upload in self.uploads)
 
 
 @dataclass(frozen=True)
@@ -102,17 +108,23 @@ class Inspection:
             rng = server.rng.at("round", reply.round, "client", reply.client)
             at = Passage(reply.client, reply.round, method.up, server.classes, server.dim, rng)
             named = arrive_all(self.filters, named, at)
+        payload = self.declared(named)
+        if reply.samples < 1:
+            raise PayloadError(f"{reply.samples} samples were reported; at least one is needed.")
+        if not all(math.isfinite(value) for value in reply.metrics.values()):
+            raise PayloadError(f"its loss is not finite: {reply.metrics}.")
+        method.check_from(server, reply.client, payload)
+        return payload
+
+    def declared(self, named: Named) -> Any:
+        """Return the payload that named tensors are; raise :class:`PayloadError` if the method declares another one."""
+        method, server = self.method, self.server
         payload = unpack(method.up, {name: tensor.to(server.device) for name, tensor in named.items()})
         refuse_large({name: named[name] for name in vector_names(method.up, named)}, self.limits.norm)
         if payload is not None:
             payload.check(server.classes, server.dim)
         elif method.up is not type(None):
             raise PayloadError(f"nothing arrived, {method.up.__name__} was expected.")
-        if reply.samples < 1:
-            raise PayloadError(f"{reply.samples} samples were reported; at least one is needed.")
-        if not all(math.isfinite(value) for value in reply.metrics.values()):
-            raise PayloadError(f"its loss is not finite: {reply.metrics}.")
-        method.check_from(server, reply.client, payload)
         return payload
 
 

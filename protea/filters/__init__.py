@@ -12,6 +12,7 @@
     bound.py     what is out of proportion is pulled in; on by default (limits.bound)
     centres.py   median, trimmed mean, geometric median
     multi_krum.py, cosine.py  vectors without neighbours, or that turned away, are replaced
+    secure_sum.py  the server learns the sum of all uploads, and no single one; its parts are in secure/
 
 To add a filter, write one file here, or one class anywhere, and name it in ``[[filters]]``: docs/extending.md.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from protea.core.method import Method
 from protea.core.payload import Named
@@ -22,7 +22,7 @@ class Passage:
     classes: int
     dim: int
     rng: Streams  # draws of this client, round and end of the way
-    system_noise: bool = False  # noise must come from the operating system: at a site, where nobody may know it
+    system_randomness: bool = False  # noise must come from the operating system: at a site, where nobody may know it
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,13 @@ class Filter:
     ...         return {name: tensor * 2 for name, tensor in up.items()}
     """
 
-    def check(self, method: Method[Any, Any], name: str) -> None:
-        """Raise :class:`ConfigError` for a method, of this name, whose uploads the filter is of no use for."""
+    summable: ClassVar[bool] = False  # uploads can be added up as it leaves them; arrive need not see single ones
+
+    def check(self, method: Method[Any, Any], name: str, filters: Sequence[Filter], participants: int) -> None:
+        """Raise :class:`ConfigError` if it cannot work with a method, called ``name``, or with all filters together.
+
+        So many ``participants`` take part in a round.
+        """
 
     def leave(self, up: Named, at: Passage) -> Named:
         """Change an upload at the client, before it is sent and its bytes are counted."""

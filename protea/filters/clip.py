@@ -18,6 +18,8 @@ class Clip(Filter):
 
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
 
+    summable = True
+
     def leave(self, up: Named, at: Passage) -> Named:
         places = {f"{place}.vectors".lstrip(".") for place in places_of(Prototypes, at.kind, up)}
         return {name: shortened(t, self.norm) if name in places and t.ndim == 2 else t for name, t in up.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -37,13 +38,15 @@ class Noise(Filter):
     least: NonNegativeFloat | None = None  # noisy count from which on a class is sent; None: twice the noise of counts
     budget: Budget = field(default_factory=Budget)  # of each client, over all rounds
 
+    summable = True
+
     def __post_init__(self) -> None:
         for name in ("clip", "noise", "counts"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"filters: {name} of noise is {value}; it must be above 0, and finite.")
 
-    def check(self, method: Method[Any, Any], name: str) -> None:
+    def check(self, method: Method[Any, Any], name: str, filters: Sequence[Filter], participants: int) -> None:
         if not declares(Prototypes, method.up):
             raise ConfigError(
                 f"the filter noise is for class vectors, and {name} sends none.  Where weights or answers of a model "
@@ -86,7 +89,7 @@ class Noise(Filter):
 
 def gaussian(shape: torch.Size, at: Passage, purpose: str) -> Tensor:
     """Draw standard normal numbers in float64: from a named stream, or where it must, from the operating system."""
-    if not at.system_noise:
+    if not at.system_randomness:
         return torch.randn(shape, generator=at.rng.generator(f"noise/{purpose}"), dtype=torch.float64)
     numbers = shape.numel()
     raw = np.frombuffer(os.urandom(16 * numbers), dtype=np.uint64).reshape(2, numbers) >> np.uint64(11)

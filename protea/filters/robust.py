@@ -55,7 +55,7 @@ class RobustFilter(Filter):
         """
         raise NotImplementedError
 
-    def check(self, method: Method[Any, Any], name: str) -> None:
+    def check(self, method: Method[Any, Any], name: str, filters: Sequence[Filter], participants: int) -> None:
         if not declares(Prototypes, method.up):
             own = type(self).__name__.lower()
             raise ConfigError(

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from protea import Client, Method, Payload, Prototypes, Server, Upload
+from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload
 from protea.core.prototypes import Collector
 
 
@@ -50,6 +50,10 @@ class FedDistill(Method[ClassScores, ClassScores]):
     family = "class vectors"
     exchanges = "mean scores of each class"
     variants = {"paper": {"others": True, "shared": "probabilities"}}
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(sums=None if self.others else "uniform")
 
     def broadcast(self, server: Server, client: int) -> ClassScores | None:
         if not self.others:

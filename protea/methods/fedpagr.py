@@ -42,7 +42,7 @@ class FedPAGR(Method[Prototypes, Prototypes]):
 
     family = "class vectors"
     exchanges = "unit prototypes"
-    needs = Needs(same_head=True)
+    needs = Needs(same_head=True, sums="uniform")
     variants = {"paper": {}, "paper-many": {"margin": 0.1, "steps": 3}, "paper-text": {"temperature": 0.5}}
 
     def start_server(self, server: Server) -> None:
@@ -71,7 +71,10 @@ class FedPAGR(Method[Prototypes, Prototypes]):
         return F.cross_entropy(near, y) - self.entropy * near.log_softmax(1).mean()
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
-        parts = [unit(u.payload) for u in uploads]  # on the way a filter may have changed lengths
+        parts = [
+            unit(u.payload) if u.clients == 1 else summed(u.payload)  # on the way a filter may have changed lengths
+            for u in uploads
+        ]
         mean = unit(Prototypes.mean(parts)).filled(server.memory["prototypes"])  # Eq. 3
         vectors = mean.vectors
         if self.separation > 0:  # without it the mean is where refinement would end
@@ -94,6 +97,11 @@ def unit(prototypes: Prototypes) -> Prototypes:
     """Return the prototypes at unit length, each with count 1, without those that have no direction."""
     known = prototypes.only(geometry.has_direction(prototypes.vectors))
     return Prototypes(F.normalize(known.vectors, dim=1), known.present.to(known.vectors.dtype))
+
+
+def summed(mean: Prototypes) -> Prototypes:
+    """Return the sum of unit prototypes, from their mean and the number of clients that have each."""
+    return Prototypes(mean.counts.unsqueeze(1) * mean.vectors, mean.counts)
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from protea import Client, Method, Prototypes, Server, Upload, losses
+from protea import Client, Method, Needs, Prototypes, Server, Upload, losses
 from protea.core.method import Reveals
 from protea.core.prototypes import Collector, Weighting
 
@@ -49,6 +49,10 @@ class FedProto(Method[Prototypes, Prototypes]):
     @property
     def reveals(self) -> frozenset[Reveals] | None:
         return frozenset({"means"}) if self.taken != "during" else None
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(sums=self.average)
 
     def broadcast(self, server: Server, client: int) -> Prototypes | None:
         return server.memory.get("prototypes")

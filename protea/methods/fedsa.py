@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
-from protea import Client, Method, Payload, Prototypes, Server, Upload, losses
+from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, losses
 from protea.core.geometry import margins
 from protea.core.prototypes import Collector, Weighting
 from protea.core.ranges import Proportion
@@ -61,6 +61,10 @@ class FedSA(Method[AnchorsAndMeans, Prototypes]):
         "paper": {"pull": 0.1, "distance": "euclidean", "margin": "literal", "average": "literal"},
         "code": {"taken": "during", "missing": "drop"},
     }
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(sums=self.average)
 
     def start_server(self, server: Server) -> None:
         anchors = torch.randn(server.classes, server.dim)

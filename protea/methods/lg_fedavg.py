@@ -27,12 +27,15 @@ class LGFedAvg(Method[Weights, Weights]):
 
     family = "weights"
     exchanges = "heads"
-    needs = Needs(same_head=True)
     variants = {"official": {"average": "uniform", "answer": "own"}, "htfllib": {}}
 
     @property
     def reveals(self) -> frozenset[Reveals]:
         return frozenset({"model"})
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(same_head=True, sums=self.average)
 
     def start_server(self, server: Server) -> None:
         server.memory["expected"] = Weights.of(server.make("smallest").head)  # its shapes; heads are all the same

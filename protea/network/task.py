@@ -247,6 +247,6 @@ def check_task(task: Task, where: str) -> None:
     try:
         evaluation.check(task.method, method_label(task.method))
         for each in task.filters:
-            each.check(task.method, method_label(task.method))
+            each.check(task.method, method_label(task.method), task.filters, task.quorum)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error

@@ -241,7 +241,7 @@ def without_cost(record: Record) -> list[str]:
 def test_a_site_asked_again_for_an_earlier_round_does_not_forget_what_it_has_sent(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
     training = Training(epochs=1, batch=1000, dp=PrivateTraining(noise=2.0))
-    plan = toy.plan(FedProto(), partial(build_private, training=training), filters=(NOISE,), system_noise=True)
+    plan = toy.plan(FedProto(), partial(build_private, training=training), filters=(NOISE,), system_randomness=True)
     worker = DurableWorker(plan, tmp_path, reply_to_bytes)
     first = Job("train", 1, 0)
     worker.answer(first, job_to_bytes(first))

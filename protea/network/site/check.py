@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from protea.core.server import Server
 from protea.engines.messages import job_to_bytes
 from protea.federation.jobs import Job, JobKind, Reply
 from protea.federation.uploads import Inspection
+from protea.filters.secure_sum import without_secure_sum
 from protea.models.architectures import count_parameters
 from protea.network.site.directory import Site
 from protea.network.site.refusals import refusals, refused_task
@@ -82,7 +83,8 @@ def trial(path: Path | Site) -> Trial:
         return leaving(replies[-1])
 
     with tempfile.TemporaryDirectory() as folder:
-        durable = DurableWorker(site.plan(), Path(folder), encode)
+        plan = replace(site.plan(), filters=without_secure_sum(task.filters))  # one site alone has no sum
+        durable = DurableWorker(plan, Path(folder), encode)
         server = started_server(task, site.public())
         server.round = 1
         asked: list[JobKind] = ["train"] if site.report == "none" else ["train", "evaluate"]
@@ -119,7 +121,8 @@ def aggregate_alone(site: Site, server: Server, reply: Reply) -> None:
     """Do what the coordinator would do if this site were the only one."""
     task = site.task
     try:
-        payload = Inspection(task.played, server, task.limits, task.filters).payload(reply)
+        filters = without_secure_sum(task.filters)
+        payload = Inspection(task.played, server, task.limits, filters).payload(reply)
     except PayloadError as error:
         raise ClientError(f"The coordinator would refuse what this site sends: {error}") from error
     with server.rng.at("round", 1).default("aggregate"):

@@ -262,7 +262,7 @@ class Site:
             answer=task.evaluation.answer,
             filters=task.filters,
             release=self.release,
-            system_noise=True,
+            system_randomness=True,
             careful=True,
         )
 

@@ -144,7 +144,7 @@ class PolicyRelease(Release):
                 self.refuse("counts", at, "the answer tells more exactly how many samples there are")
             if reply.metrics != again.metrics:
                 self.refuse("report", at, "the answer tells the loss")
-        elif any(not name.startswith(TOLD[self.report]) for name in reply.up):
+        elif job.task == "evaluate" and any(not name.startswith(TOLD[self.report]) for name in reply.up):
             self.refuse("report", at, f"the answer has {min(reply.up)}")
 
     def refuse(self, setting: str, at: Passage, why: str) -> NoReturn:

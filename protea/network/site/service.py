@@ -22,8 +22,9 @@ from protea.core.files import write_text
 from protea.core.payload import from_bytes, shortened, to_bytes
 from protea.core.rng import Streams
 from protea.engines.messages import job_from_bytes, joined, parted, readable, reply_from_bytes, reply_to_bytes
-from protea.federation.jobs import Job, Reply
+from protea.federation.jobs import SUM_STEPS, Job, JobKind, Reply
 from protea.filters.base import Passage
+from protea.filters.secure_sum import secure_sum_of
 from protea.network.site.audit import Audit
 from protea.network.site.directory import Site
 from protea.network.site.refusals import expiry, refusals
@@ -137,7 +138,8 @@ class SiteService:
 
     def _refuse(self, job: Job) -> None:
         """Raise :class:`PayloadError` for a job that this site does not do."""
-        if job.task not in ("train", "evaluate"):
+        steps = SUM_STEPS if secure_sum_of(self.site.task.filters) is not None else frozenset[JobKind]()
+        if job.task not in {"train", "evaluate", *steps}:
             raise PayloadError(f"a site does not do what was asked of it: {job.task}.")
         if job.client != self.site.id:
             raise PayloadError(f"this site is client {self.site.id}; a job for client {job.client} came.")
