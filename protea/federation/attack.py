@@ -20,6 +20,7 @@ from protea.core.payload import Payload, places_of, vector_names
 from protea.core.prototypes import Prototypes
 from protea.core.rng import Streams
 from protea.core.wrapping import Wrapper
+from protea.filters.robust import lengths_of
 
 PATCH = 4  # a trigger covers one part in so many of an image's height and width, or of a vector's numbers
 BRIGHT = 1.0  # the trigger's value: white, in inputs from -1 to 1
@@ -83,13 +84,14 @@ class Attacked(Wrapper):
         """Return what is sent in place of rows of numbers, which are those of ``among`` that are true."""
         if self.kind in ("scale", "flip"):
             return rows * (self.factor if self.kind == "scale" else -self.factor)
-        lengths = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+        lengths = lengths_of(rows).unsqueeze(-1)
         if self.kind == "constant":
-            return torch.ones_like(rows) * (self.factor * lengths.mean() / max(1, rows.shape[-1]) ** 0.5)
+            size: Tensor = self.factor * lengths.mean() / max(1, rows.shape[-1]) ** 0.5
+            return torch.ones_like(rows) * size
         streams = client.rng
         if self.kind == "collude":  # all draw the same, for all classes, whoever has which
             streams = Streams(client.rng.root).at("attack", "round", client.round)
-            known = lengths if last is None or not last.present.any() else lengths_of_present(last)
+            known = lengths if last is None or not last.present.any() else lengths_of(last.vectors[last.present])
             lengths = known.mean().expand_as(lengths)
         drawn = torch.randn(len(among), *rows.shape[1:], generator=streams.generator(f"attack/{name}"))
         return F.normalize(drawn.to(rows)[among.to(rows.device)], dim=-1) * lengths * self.factor
@@ -102,15 +104,10 @@ class Attacked(Wrapper):
                 f"method's have {vectors.shape[1]} numbers."
             )
         mean = client.outputs(lambda x: client.model.features(triggered(x)))[0].mean(0)
-        lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+        lengths = lengths_of(vectors).unsqueeze(1)
         away = F.normalize(2 * vectors - mean, dim=1) * lengths  # twice as far from the trigger, as long as before
         is_target = (present.nonzero() == self.target).to(vectors.device)
         return torch.where(is_target, F.normalize(mean, dim=0) * lengths, away)
-
-
-def lengths_of_present(prototypes: Prototypes) -> Tensor:
-    """Return the length of each prototype that is present."""
-    return torch.linalg.vector_norm(prototypes.vectors[prototypes.present], dim=1)
 
 
 def triggered(x: Tensor) -> Tensor:

@@ -89,7 +89,8 @@ def _prototypes(upload: Received, place: str) -> Prototypes:
 
 def lengths_of(vectors: Tensor) -> Tensor:
     """Return the length of each vector, along the last axis."""
-    return torch.linalg.vector_norm(vectors, dim=-1)
+    found: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return found
 
 
 def pulled_within(points: Tensor, centre: Tensor, radius: float) -> Tensor:

@@ -32,7 +32,7 @@ from protea.runs.tables import client_rows, html_table, round_rows
 from protea.runs.trained import Inputs, TrainedClient, TrainedState
 
 if TYPE_CHECKING:
-    import pandas  # type: ignore[import-untyped]
+    import pandas
 
 
 class Run:

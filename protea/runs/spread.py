@@ -22,7 +22,7 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """The spread of one value for each seed."""
-        from scipy import stats  # type: ignore[import-untyped]  # slow to import, and no other command needs it
+        from scipy import stats  # slow to import, and no other command needs it
 
         count, mean = len(values), math.fsum(values) / len(values)
         if count < 2:

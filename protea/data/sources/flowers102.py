@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from pydantic import PositiveInt
-from scipy.io import loadmat  # type: ignore[import-untyped]
+from scipy.io import loadmat
 
 from protea.core.errors import DataError
 from protea.data import images
