@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from protea.config import registry
 from protea.core.errors import ConfigError
-from protea.core.payload import declares, places_of
+from protea.core.payload import Payload, declares, places_of
 from protea.core.prototypes import Prototypes
 from protea.filters.base import Filter, Gathering, Received
 
@@ -55,8 +56,8 @@ class RobustFilter(Filter):
         raise NotImplementedError
 
     def check(self, kind: type[Any], method: str) -> None:
-        if not declares(Prototypes, kind):
-            name = type(self).__name__.lower()
+        if issubclass(kind, Payload) and not declares(Prototypes, kind):  # who sends nothing needs no filter
+            name = registry.name_of("filters", type(self))
             raise ConfigError(
                 f"the filter {name} compares vectors of classes, and clients of {method} send none.  Remove it, or "
                 f"choose a method of the family class vectors: protea list methods."
