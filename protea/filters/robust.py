@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from protea.config import registry
 from protea.core.errors import ConfigError
 from protea.core.method import Method
-from protea.core.payload import declares, places_of
+from protea.core.payload import Payload, declares, places_of
 from protea.core.prototypes import Prototypes
 from protea.filters.base import Filter, Gathering, Received
 
@@ -56,8 +57,8 @@ class RobustFilter(Filter):
         raise NotImplementedError
 
     def check(self, method: Method[Any, Any], name: str, filters: Sequence[Filter], participants: int) -> None:
-        if not declares(Prototypes, method.up):
-            own = type(self).__name__.lower()
+        if issubclass(method.up, Payload) and not declares(Prototypes, method.up):  # who sends nothing needs no filter
+            own = registry.name_of("filters", type(self))
             raise ConfigError(
                 f"the filter {own} compares vectors of classes, and clients of {name} send none.  Remove it, or "
                 f"choose a method of the family class vectors: protea list methods."

@@ -208,7 +208,7 @@ def test_long_counts_are_no_long_vectors():
 
 @pytest.mark.parametrize("name", ["bound", "median", "trimmed", "geometric_median", "multi_krum", "cosine"])
 def test_filters_of_class_vectors_are_refused_for_methods_without_these(name: str):
-    complaint = r"compares vectors of classes, and clients of fedavg send none"
+    complaint = f"the filter {name} compares vectors of classes, and clients of fedavg send none"
     with pytest.raises(ConfigError, match=complaint):
         experiment_from_table(
             {"method": "fedavg", "models": {"family": "tiny5", "members": ["tiny_mlp"]}, "filters": [name]}
@@ -261,3 +261,7 @@ def test_counts_of_samples_are_no_vectors():
     payload = HeadAndLabels(Weights({"w": torch.ones(2, 2)}), torch.tensor([3.0, 900.0]))
     assert vector_names(HeadAndLabels, payload.flat()) == ["head.tensors.w"]
     assert vector_names(Prototypes, Prototypes(torch.ones(1, 2), torch.ones(1)).flat()) == ["vectors"]
+
+
+def test_a_method_that_sends_nothing_runs_beside_any_filter():
+    experiment_from_table({"method": "local", "filters": ["geometric_median", "bound"]})
