@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,25 +86,24 @@ def leave_private(
     up: Named,
     at: Passage,
     before: Sequence[Event],
-    *,
-    by_counts: bool = False,
+    withhold: Callable[[Named], Named] | None = None,
 ) -> tuple[Named, Privacy | None]:
     """Apply all filters to an upload, and tell what a client has spent with it; nothing is told where nothing is noisy.
 
-    ``before`` is the client's history before this round; ``by_counts`` says that classes were kept back by their exact
-    numbers of samples.  :class:`PrivacyError` if the upload would cost more than the
+    ``before`` is the client's history before this round.  ``withhold`` keeps back classes by their exact
+    numbers of samples, also what noise makes of them.  :class:`PrivacyError` if the upload would cost more than the
     budget, or if there is a budget and no guarantee to spend it on.
     """
     noise, dp = noise_filter(filters), client.training.dp
     if noise is None and dp is None:
         return leave_all(filters, up, at), None
-    why = why_not(method, client.model, filters, dp is not None) or (REASONS[6] if by_counts else REASONS[0])
+    why = why_not(method, client.model, filters, dp is not None) or (REASONS[0] if withhold is None else REASONS[6])
     budget = least_budget(noise, None if dp is None else dp.budget)
     where = f"client {client.id}, round {client.round}"
     if why:
         if budget.epsilon is not None:
             raise PrivacyError(f"{where}: there is a privacy budget, and nothing it could be spent on: {why}.")
-        return leave_all(filters, up, at), Privacy(why=why)
+        return _left(filters, up, at, withhold), Privacy(why=why)
     trained = history_of(client.memory)
     up = up if noise is None else _noisy(method, noise, client, up, at, budget, where)
     up = leave_all(filters if noise is None else (Filter(), *filters[1:]), up, at)
@@ -114,6 +113,15 @@ def leave_private(
     again = [*history, *_since(trained, before), *sent]
     spent = budget.epsilon is not None and bool(again) and epsilon_of(again, budget.delta) > budget.epsilon
     return up, Privacy(epsilon, budget.delta, spent)
+
+
+def _left(filters: Sequence[Filter], up: Named, at: Passage, withhold: Callable[[Named], Named] | None) -> Named:
+    """Apply all filters; what is kept back is so again after the noise, which makes something of nothing."""
+    for number, each in enumerate(filters):
+        up = leave_all((*[Filter()] * number, each), up, at)
+        if withhold is not None and isinstance(each, Noise):
+            up = withhold(up)
+    return up
 
 
 def _noisy(

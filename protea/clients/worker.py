@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,8 +142,9 @@ class Worker:
         at = Passage(
             job.client, job.round, self.method.up, client.classes, client.dim, client.rng, plan.system_randomness
         )
+        withhold = partial(release.withhold, at=at)
         found, privacy = leave_private(
-            self.method, plan.filters, client, release.withhold(up, at), at, before, by_counts=release.by_counts
+            self.method, plan.filters, client, withhold(up), at, before, withhold if release.by_counts else None
         )
         return release.upload(found, at), privacy
 

@@ -82,12 +82,8 @@ class PolicyRelease(Release):
             counts = up.get(f"{prefix}counts")
             if counts is None or counts.shape != exact.shape or not counts.is_floating_point():
                 continue  # a filter has made something unreadable of them
-            if (counts[self.held] != 0).any():  # a filter has made something of nothing, such as noise
-                vectors = up.get(f"{prefix}vectors")
-                if vectors is None or len(vectors) != (counts != 0).sum():
-                    self.refuse("min_samples_per_class", at, f"a vector of {listed(self.held_names)} would leave")
-                found[f"{prefix}vectors"] = vectors[~self.held[counts != 0]]
-                counts = counts * ~self.held
+            if (counts[self.held] != 0).any():
+                self.refuse("min_samples_per_class", at, f"a vector of {listed(self.held_names)} would leave")
             found[f"{prefix}counts"] = told(counts, self.policy.counts)
         for name, tensor in found.items():
             if self.policy.counts != "exact" and reveals(tensor, exact):
