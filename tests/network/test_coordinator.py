@@ -28,6 +28,8 @@ from protea.network.coordinator.service import Coordinator
 from protea.network.coordinator.status import Status
 from protea.network.site.directory import Site
 from protea.network.site.service import SiteService
+from protea.report import content as report
+from protea.report.page import page
 from protea.runs.directory import RunDirectory
 
 
@@ -62,6 +64,19 @@ def test_it_ends_as_without_a_network(tmp_path: Path) -> None:
     serve(base, wire)
     assert over_network(base, sites) == alone(base.task, sites, tmp_path / "alone")
     assert all(site.ended.exists() for site in sites)
+
+
+def test_sites_with_the_safe_policy_federate_and_are_reported_on(tmp_path: Path) -> None:
+    base, sites, wire = federation(tmp_path)
+    for site in sites:
+        (site.path / "policy.toml").unlink()
+    wire.handles = [SiteService(Site(site.path)).handle for site in sites]
+    last = serve(base, wire)[-1]
+    assert last.accuracy is not None and last.accuracy > 0.2 and last.failures == {}
+    assert last.test["method"].balanced is None and last.classes == {}
+    assert all(each.parts["test"].samples % 10 == 0 and each.parts["test"].classes == {} for each in last.clients)
+    told = report.content(report.read([base.path / "run"]))
+    assert "balanced" in page(told)
 
 
 def test_methods_with_public_data_and_a_model_on_the_server_work_too(tmp_path: Path) -> None:
