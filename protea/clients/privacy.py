@@ -90,7 +90,10 @@ def leave_private(
     noise, dp = noise_filter(filters), client.training.dp
     if noise is None and dp is None:
         return leave_all(filters, up, at), None
-    why, budget = why_not(method, client.model, filters, dp is not None), least_budget(noise, dp and dp.budget)
+    why, budget = (
+        why_not(method, client.model, filters, dp is not None),
+        least_budget(noise, None if dp is None else dp.budget),
+    )
     where = f"client {client.id}, round {client.round}"
     if why:
         if budget.epsilon is not None:

@@ -115,7 +115,7 @@ def private_optimizer(
         inner,
         noise_multiplier=plan.noise,
         max_grad_norm=plan.clip,
-        expected_batch_size=batch,  # type: ignore[arg-type]  # it divides by it
+        expected_batch_size=batch,  # no whole number: it is only divided by
         loss_reduction="mean",
         generator=generator,
     )
