@@ -160,8 +160,9 @@ def run(which: str) -> None:
 def collected() -> dict[str, dict[str, dict[str, list[float]]]]:
     """Accuracies by data set, curve and epsilon."""
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for which in ("banking77", "digits"):
-        for place, values in json.loads((RESULTS / f"privacy-{which}.json").read_text()).items():
+    for file in sorted(RESULTS.glob("privacy-*.json")):
+        which = file.stem.removeprefix("privacy-")
+        for place, values in json.loads(file.read_text()).items():
             curve, *rest = place.split("|")
             epsilon = rest[0] if len(rest) == 2 else "none"
             found.setdefault(which, {}).setdefault(curve, {}).setdefault(epsilon, []).append(100 * values["accuracy"])

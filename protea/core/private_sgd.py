@@ -9,7 +9,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -17,9 +17,6 @@ from torch import Tensor, nn
 
 from protea.core.accounting import Budget, Event
 from protea.core.errors import ClientError, ConfigError, PluginError
-
-if TYPE_CHECKING:
-    from opacus.optimizers import DPOptimizer
 
 CHUNK = 1 << 24  # numbers of gradients of single records that are in memory at once
 
@@ -72,13 +69,13 @@ def poisson_batches(records: int, event: Event, generator: torch.Generator) -> I
 def private_descent(
     batches: Iterator[tuple[Tensor, Tensor]],
     loss: Callable[[Tensor, Tensor], Tensor],
-    optimizer: DPOptimizer,
+    optimizer: Any,
     trouble: Callable[[float, int], ClientError],
 ) -> list[float]:
     """Take one step of DP-SGD for each batch; return the mean loss of each that was not empty.
 
-    The loss is asked for one record at a time.  So a record's gradient depends on no other one, whatever the method's
-    loss does within a batch.
+    ``optimizer`` is opacus' ``DPOptimizer``.  The loss is asked for one record at a time.  So a record's gradient
+    depends on no other one, whatever the method's loss does within a batch.
     """
     parameters: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
     chunk = max(1, CHUNK // max(1, sum(p.numel() for p in parameters)))
@@ -107,7 +104,7 @@ def private_descent(
 
 def private_optimizer(
     plan: PrivateTraining, inner: torch.optim.Optimizer, batch: float, generator: torch.Generator
-) -> DPOptimizer:
+) -> Any:
     """Return opacus' optimizer around another one; ``batch`` is the number of records that a batch has on average."""
     from opacus.optimizers import DPOptimizer
 
@@ -115,7 +112,7 @@ def private_optimizer(
         inner,
         noise_multiplier=plan.noise,
         max_grad_norm=plan.clip,
-        expected_batch_size=batch,  # it divides by it
+        expected_batch_size=batch,  # no whole number: it is only divided by
         loss_reduction="mean",
         generator=generator,
     )

@@ -28,7 +28,7 @@ FILTERS: dict[str, tuple[Filter, ...]] = {
     "clip": (Clip(norm=0.5),),
     "float16": (Quantize("float16"),),
     "int8 after clip": (Clip(norm=2.0), Quantize("int8")),
-    "int8 after noise": (Noise(clip=2.0, noise=0.5, least=1.0), Quantize("int8")),
+    "int8 after noise": (Noise(clip=5.0, noise=0.02), Quantize("int8")),
 }
 METHODS: list[Method[Any, Any]] = [FedProto(), FedTGP(server_epochs=3), FedDistill(), FedPKD(), FedAvg(), Local()]
 
