@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -65,7 +66,7 @@ class Participants:
         public = torch.stack([torch.stack(pair) for pair in keys])
         return {"clients": torch.tensor(self.clients), "public": public}
 
-    @property
+    @cached_property
     def session(self) -> bytes:
         """A name of this attempt that no other one has: a digest of the whole list."""
         number = [value.to_bytes(8, "big") for value in (self.round, *self.clients)]
