@@ -12,9 +12,13 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from typed import DIGITS, Command, Said
+from rich.console import Console
+from typed import DIGITS, Command
 
+from protea.cli.audit import write_audit
 from protea.report.audit import audit_page
+from protea.studies.audit import attack, subject_of_run
+from protea.studies.audit.attack import silent
 
 
 @pytest.fixture(scope="module")
@@ -28,33 +32,39 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.fixture
-def said(run: Path, typed: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Said:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def files(run: Path) -> Path:
+    """A folder with the two files that an audit writes."""
+    found = attack(subject_of_run(run, 1, 8, silent), shadows=2)
+    write_audit(Console(file=io.StringIO()), found, run.parent / "audit.json", run.parent / "audit.html", records=True)
+    return run.parent
+
+
+def test_the_command_says_what_is_attacked_and_a_verdict_on_each_class(
+    run: Path, typed: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("COLUMNS", "80")
-    return typed("audit", run, "--client", "1", "--shadows", "2", "--json", "audit.json", "--html", "audit.html")
-
-
-def test_the_command_says_what_is_attacked_and_a_verdict_on_each_class(said: Said, tmp_path: Path):
+    page, plain = tmp_path / "audit.html", tmp_path / "audit.json"
+    said = typed("audit", run, "--client", "1", "--shadows", "2", "--json", plain, "--html", page)
     assert said.code == 0 and "Audit of client 1 (method fedproto, model tiny_mlp)" in said.out
-    assert "bit by bit" in said.out and "it is no guarantee" in said.out
+    assert "bit by bit" in said.out and "it is no guarantee" in said.out and "as private as they are" in said.out
     table = [line for line in said.lines if re.match(r" \d  ", line)]
-    found = json.loads((tmp_path / "audit.json").read_text())
+    found = json.loads(plain.read_text())
     assert len(table) == len(found["classes"]) and max(map(len, table)) <= 80
     for line, each in zip(table, found["classes"], strict=True):
         assert line.split()[0] == each["class"] and line.split()[-1] == each["verdict"]
 
 
-def test_the_file_has_every_number(said: Said, tmp_path: Path):
-    found = json.loads((tmp_path / "audit.json").read_text())
+def test_the_file_has_every_number(files: Path):
+    found = json.loads((files / "audit.json").read_text())
     assert found["format"] == "protea-audit-1" and found["subject"] == "client 1" and found["rounds"] == [1, 2]
     assert found["verdict"] in ("safe", "watch", "leaks") and found["thresholds"]["samples"] == 5
     row = {"label", "samples", "attack", "knowledge", "measure", "number", "low", "high", "verdict", "words"}
     assert found["findings"] and all(each.keys() == row for each in found["findings"])
     for each in found["classes"]:
-        for attack, place in each["worst"].items():
+        for kind, place in each["worst"].items():
             finding = found["findings"][place]
-            assert (finding["label"], finding["attack"]) == (each["class"], attack)
+            assert (finding["label"], finding["attack"]) == (each["class"], kind)
     assert "png" not in json.dumps(found)  # records are in the page alone
 
 
@@ -77,8 +87,8 @@ class Pictures(HTMLParser):
         assert "style" not in given and not any(name.startswith("on") for name in given)
 
 
-def test_the_page_shows_records_beside_what_was_made_of_the_vectors_and_runs_nothing(said: Said, tmp_path: Path):
-    text = (tmp_path / "audit.html").read_text()
+def test_the_page_shows_records_beside_what_was_made_of_the_vectors_and_runs_nothing(files: Path):
+    text = (files / "audit.html").read_text()
     page = Pictures()
     page.feed(text)
     sizes = {Image.open(io.BytesIO(each)).size for each in page.images}
@@ -87,7 +97,7 @@ def test_the_page_shows_records_beside_what_was_made_of_the_vectors_and_runs_not
     style = text[text.index("<style>") + 7 : text.index("</style>")]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert f"style-src 'sha256-{digest}'" in page.policy and "default-src 'none'" in page.policy
-    assert "do not pass it on" in text and "as private as they are" in said.out
+    assert "do not pass it on" in text
 
 
 def test_a_page_without_records_has_no_picture(run: Path, typed: Command, tmp_path: Path):
@@ -95,8 +105,8 @@ def test_a_page_without_records_has_no_picture(run: Path, typed: Command, tmp_pa
     assert said.code == 0 and "<img" not in (tmp_path / "a.html").read_text() and "private" not in said.out
 
 
-def test_names_in_a_page_are_text_whatever_they_hold(said: Said, tmp_path: Path):
-    found = json.loads((tmp_path / "audit.json").read_text())
+def test_names_in_a_page_are_text_whatever_they_hold(files: Path):
+    found = json.loads((files / "audit.json").read_text())
     name = found["classes"][0]["class"]
     bad = json.loads(json.dumps(found).replace(f'"{name}"', json.dumps("<script>alert(1)</script>")))
     assert "<script" not in audit_page({**bad, "subject": "<b>x</b>"}) and "<b>x" not in audit_page(bad)

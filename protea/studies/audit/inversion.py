@@ -20,7 +20,7 @@ RATE = 0.1  # of Adam
 PRIOR = 1e-3  # weight of how unlikely an input is, by what the attacker knows of such records
 WAYS = 64  # principal components of the attacker's records, along which inputs are moved
 KNOWN = 300  # of the attacker's records, about, from which these are found
-MARGIN = 0.05  # by which a reconstruction must be liker to the client's records than to others
+MARGIN = 0.1  # by which a reconstruction must be liker to the client's records than to others
 DRAWN = 200  # draws of other records, for what chance gives
 BATCH = 256  # vectors that are inverted at once
 
