@@ -176,7 +176,7 @@ def draw() -> None:
     import matplotlib.pyplot as plt
 
     found = collected()
-    figure, axes = plt.subplots(1, len(found), figsize=(4.2 * len(found), 3.2), squeeze=False)
+    figure, axes = plt.subplots(1, len(found), figsize=(4.2 * len(found), 4.0), squeeze=False)
     colours = ["#777777", "#0072b2", "#d55e00", "#009e73", "#cc79a7"]
     for ax, (which, curves) in zip(axes[0], found.items(), strict=True):
         for curve, colour in zip(curves, colours, strict=False):
@@ -190,10 +190,16 @@ def draw() -> None:
                 )
             dash = {} if points else {"label": curve}
             ax.axhline(without, color=colour, ls="--" if points else ":", lw=1, **dash)
-        ax.set(xscale="log", xlabel="epsilon (delta 1e-5)", ylabel="accuracy in %", title=which, ylim=(0, 100))
+        ax.set(
+            xscale="log",
+            xlabel="epsilon (delta 1e-5)",
+            ylabel="accuracy in %",
+            title=f"{which} (dashed: without noise)",
+            ylim=(0, 100),
+        )
         ax.set_xticks(EPSILONS, [f"{e:g}" for e in EPSILONS])
         ax.minorticks_off()
-        ax.legend(fontsize=7, loc="lower right")
+        ax.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
     figure.tight_layout()
     figure.savefig(HERE / "privacy-curves.png", dpi=130)
     for which, curves in found.items():
