@@ -67,12 +67,19 @@ def main(folder: Path, table: Path, picture: Path) -> None:
         found[method, attack, defence].append(accuracy)
     methods = list(dict.fromkeys(method for method, _, _ in found))
     figure, places = plt.subplots(
-        len(methods), 1, figsize=(9, 2.3 * len(methods)), sharex=True, sharey=True, layout="constrained", squeeze=False
+        len(methods),
+        1,
+        figsize=(9, 0.8 + 2.3 * len(methods)),
+        sharex=True,
+        sharey=True,
+        layout="constrained",
+        squeeze=False,
     )
     width = 0.8 / len(DEFENCES)
+    attacks = [attack for attack in ATTACKS if any(of == attack for _, of, _ in found)]  # that were run
     for axes, method in zip(places[:, 0], methods, strict=True):
         for number, (defence, colour) in enumerate(zip(DEFENCES, COLOURS, strict=True)):
-            for place, attack in enumerate(ATTACKS):
+            for place, attack in enumerate(attacks):
                 if values := found.get((method, attack, defence)):
                     x = place + (number - (len(DEFENCES) - 1) / 2) * width
                     axes.bar(x, fmean(values), width * 0.92, color=colour)
@@ -82,7 +89,7 @@ def main(folder: Path, table: Path, picture: Path) -> None:
         axes.set_ylim(0, 100)
         axes.set_ylabel(f"{method}\nhonest clients, %")
         axes.spines[["top", "right"]].set_visible(False)
-    places[-1, 0].set_xticks(range(len(ATTACKS)), ATTACKS)
+    places[-1, 0].set_xticks(range(len(attacks)), attacks)
     handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS]
     figure.legend(handles, DEFENCES, loc="outside upper center", ncols=len(DEFENCES), frameon=False)
     figure.savefig(picture, dpi=110)

@@ -26,7 +26,7 @@ class Bound(RobustFilter):
     """
 
     k: Factor = 5.0
-    radius: Factor = 4.0
+    radius: Factor = 5.0
 
     def robust(self, sent: SideBySide, place: str, at: Gathering) -> Tensor:
         known = sent.present.any(1)

@@ -76,7 +76,13 @@ def experiment(method: str, attack: str) -> Experiment:
             "data": {"partition": {"kind": "dirichlet", "alpha": 0.5}},
             "attack": {"kind": attack, "clients": [0], "factor": 10.0},
             "engine": {"name": "inline"},
-            "evaluation": {"every": 15, "protocol": "final", "shared": "never", "snapshots": 0},
+            "evaluation": {
+                "every": 15,
+                "protocol": "final",
+                "shared": "never",
+                "snapshots": 0,
+                "local_prototypes": False,
+            },
         }
     )
 
