@@ -122,7 +122,8 @@ class DurableStore(ClientStore):
     def keep(self, id: int, round: int, mark: str = "", answer: bytes = b"", task: JobKind = "train") -> None:
         """Write a client's state after a job of ``round`` and what it answered, all or nothing.
 
-        Of the steps that follow a training, the state is the newest one, and the answers to all of them are kept.
+        Of the steps that follow a training, the state is the newest one, and the answers to all of them are kept, until
+        fresh keys begin another attempt: what was answered in an earlier one would not fit these.
         """
         folder = self._folder_of(id)
         new, place = folder / f".{round:06d}", folder / f"{round:06d}"
@@ -130,7 +131,8 @@ class DurableStore(ClientStore):
             shutil.rmtree(new)  # the disk was full, or the like
         new.mkdir(parents=True)
         if task != "train" and place.is_dir():
-            for earlier in [*place.glob("job*"), *place.glob("reply*")]:
+            steps = "" if task == "keys" else "*"
+            for earlier in [*place.glob(f"job{steps}"), *place.glob(f"reply{steps}")]:
                 write_bytes(new / earlier.name, earlier.read_bytes())
         save_client(self.inner.clients[id], new)
         asked, answered = _names(task)
