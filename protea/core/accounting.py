@@ -50,7 +50,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
     Balle and Wang, ICML 2018, Theorem 8: Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu).
     """
-    from scipy.special import log_ndtr  # type: ignore[import-untyped]  # slow to import
+    from scipy.special import log_ndtr  # slow to import
 
     if mu == 0:
         return 0.0
@@ -64,7 +64,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     >>> round(gaussian_epsilon(1.0, 1e-5), 3)
     4.377
     """
-    from scipy.optimize import brentq  # type: ignore[import-untyped]
+    from scipy.optimize import brentq
 
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
