@@ -443,6 +443,7 @@ def test_the_report_knows_run_directories_and_no_torch() -> None:
                         "protea.core.files",
                         "protea.config.words",
                         "protea.federation.record",
+                        "protea.federation.privacy",
                     )
                 ), (path, name)
 
