@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import toy
+import wanted
 from contract import left
 from torch import nn
 
@@ -153,7 +154,7 @@ def build_private(id: int, streams: Streams, **options: Any) -> Client:
 
 
 def test_private_training_and_noise_are_composed_round_by_round() -> None:
-    pytest.importorskip("opacus")
+    wanted.extra("privacy")
     training = Training(epochs=1, batch=16, dp=PrivateTraining(noise=2.0))
     loop = frozen_federation(replace(NOISE, noise=4.0), rounds=2, build=build_private, training=training)
     spent = [record.privacy.epsilon for record in loop.run()]
@@ -185,7 +186,7 @@ def budgeted(rounds: float, training: Training) -> Noise:
 
 
 def test_a_run_ends_cleanly_with_the_round_that_spends_the_budget() -> None:
-    pytest.importorskip("opacus")
+    wanted.extra("privacy")
     training = Training(epochs=1, batch=1000, dp=PrivateTraining(noise=2.0))  # whole data: all clients cost the same
     noise = budgeted(2, training)
     loop = frozen_federation(noise, rounds=6, build=build_private, training=training)
@@ -212,7 +213,7 @@ def test_a_budget_without_a_guarantee_is_refused() -> None:
 
 
 def test_a_killed_run_goes_on_with_what_was_spent(tmp_path: Path) -> None:
-    pytest.importorskip("opacus")
+    wanted.extra("privacy")
     table = {
         "rounds": 3, "clients": 2, "seed": 3,
         "data": {"samples": 150},
@@ -239,7 +240,7 @@ def without_cost(record: Record) -> list[str]:
 
 
 def test_a_site_asked_again_for_an_earlier_round_does_not_forget_what_it_has_sent(tmp_path: Path) -> None:
-    pytest.importorskip("opacus")
+    wanted.extra("privacy")
     training = Training(epochs=1, batch=1000, dp=PrivateTraining(noise=2.0))
     plan = toy.plan(FedProto(), partial(build_private, training=training), filters=(NOISE,), system_randomness=True)
     worker = DurableWorker(plan, tmp_path, reply_to_bytes)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toy
+import wanted
 from contract import play, workers
 from torch import Tensor, nn
 
@@ -28,7 +29,7 @@ from protea.methods.fml import FML
 from protea.methods.local import Local
 from protea.runs.setup import Simulation
 
-pytest.importorskip("opacus")
+wanted.extra("privacy")
 
 
 def client(samples: int, dp: PrivateTraining, body: nn.Module | None = None, **training: Any) -> Client:

@@ -18,6 +18,7 @@ PACKAGES = {  # that an extra brings, by which we see that it is installed
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),
     "plots": ("matplotlib",),
+    "privacy": ("opacus",),
     "ray": ("ray",),
     "search": ("optuna",),
     "tensorboard": ("tensorboard",),
