@@ -1,4 +1,4 @@
-"""Filters of your own: prototypes leave their client with noise, and the server halves what is longest.
+"""A filter of your own: prototypes leave their client with noise.
 
 In an experiment file, with this folder in PYTHONPATH:
 
@@ -14,14 +14,13 @@ In an experiment file, with this folder in PYTHONPATH:
     size = 0.1
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 import protea
 from protea.core.payload import Named
-from protea.filters.base import Gathering, Passage, Received
+from protea.filters.base import Passage
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,7 @@ class Jitter(protea.Filter):
         }
 
 
-@dataclass(frozen=True)
-class HalveTheLongest(protea.Filter):
-    def together(self, uploads: Sequence[Received], at: Gathering) -> Sequence[Received]:
-        longest = max(uploads, key=lambda each: float(each.up["vectors"].norm()))
-        half = Received(longest.client, {**longest.up, "vectors": longest.up["vectors"] / 2})
-        return [half if each is longest else each for each in uploads]
-
-
 if __name__ == "__main__":
     small = {"data": protea.Data(samples=300), "models": protea.Models("tiny_mlp", dim=16)}
-    result = protea.run(protea.Experiment(rounds=2, clients=3, filters=(Jitter(0.1), HalveTheLongest()), **small))
+    result = protea.run(protea.Experiment(rounds=2, clients=3, filters=(Jitter(0.1),), **small))
     print(f"accuracy {result.records[-1].accuracy:.1%}")

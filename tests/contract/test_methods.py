@@ -19,6 +19,7 @@ from every import FULL, METHODS, every_method, every_variant, parameters
 
 from protea.cli.listing import paper
 from protea.config.registry import BUILT_IN, find
+from protea.config.sections import Limits
 from protea.core.method import Method
 from protea.core.payload import nbytes, pack, unpack
 from protea.core.rng import Streams
@@ -151,9 +152,10 @@ def test_bytes_counted_are_the_bytes_of_what_travels(method: Method[Any, Any]) -
 @parameters({name: method for name, method in FULL.items() if "@" in name}, variants=True)
 def test_it_learns_blobs_above_chance(method: Method[Any, Any]) -> None:
     rounds = 16 if method == FedGH() else 8  # its head learns from a few prototypes a round, once each
-    records = play(method, rounds=rounds, fraction=1.0)["records"]
+    limits = Limits(bound=False)  # which acts on such unlike models in their first rounds: it is not the method
+    records = play(method, rounds=rounds, fraction=1.0, limits=limits)["records"]
     last = [line for line in records if line["kind"] == "round"][-1]
-    assert last["accuracy"] > 0.5  # three classes each: 1/3 by chance; models are unlike, so the bound acts at first
+    assert last["accuracy"] > 0.6  # three classes each: 1/3 by chance
 
 
 @every_variant
