@@ -13,30 +13,41 @@ from protea.filters.base import Gathering
 from protea.filters.robust import ENOUGH, RobustFilter, SideBySide, geometric_median, lengths_of, pulled_within
 
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
 class Bound(RobustFilter):
-    """Bounds the influence of a client by what is typical of a round: the median over clients of their median length.
+    """Bounds the influence of a client by the longest vectors that are not in doubt.
 
-    A client whose median length is beyond ``k`` times the typical one gets the typical one, all its vectors shortened
-    alike.  Then every vector is shortened to ``k`` times the typical length at most, and pulled within ``radius``
-    typical lengths of the geometric median of its class.  Rounds of fewer than three clients, and for the last step
-    classes that fewer than three have, stay as they are.
+    The length of a client is the median length of its vectors.  Up to ``share`` of the clients may be bad, one at
+    least: leave out as many of the longest, and the next one has the *usual* length.  (Not the median of all: honest
+    models that differ may be ten times as long as others in their first round, but are never alone with it.)
+
+    A client beyond ``k`` usual lengths gets the median length of all clients, its vectors shortened alike.  Then every
+    vector is shortened to ``k`` usual lengths at most, and pulled within ``radius`` of them of the geometric median of
+    its class.  Rounds of fewer than three clients, and for the last step classes that fewer than three have, stay as
+    they are.
     """
 
-    k: Factor = 5.0
-    radius: Factor = 5.0
+    k: Factor = 3.0
+    radius: Factor = 4.0
+    share: Share = 0.25
 
     def robust(self, sent: SideBySide, place: str, at: Gathering) -> Tensor:
         known = sent.present.any(1)
         own = lengths_of(sent.vectors).masked_fill(~sent.present, torch.nan).nanmedian(1).values.nan_to_num(0.0)
-        if int(known.sum()) < ENOUGH or not (typical := float(own[known].median())):
+        clients = int(known.sum())
+        if clients < ENOUGH:
             return sent.vectors
-        scale = torch.where(own > self.k * typical, typical / own.clamp(min=typical), 1.0)
+        in_doubt = min(max(1, int(self.share * clients)), clients - 1)
+        usual = float(own[known].sort(descending=True).values[in_doubt])
+        if not usual:
+            return sent.vectors
+        longest = self.k * usual
+        scale = torch.where(own > longest, own[known].median() / own.clamp(min=usual), 1.0)
         vectors = sent.vectors * scale[:, None, None]
-        longest = self.k * typical
         lengths = lengths_of(vectors).unsqueeze(2)
-        vectors = torch.where(lengths > longest, vectors * (longest / lengths.clamp(min=typical)), vectors)
+        vectors = torch.where(lengths > longest, vectors * (longest / lengths.clamp(min=usual)), vectors)
         bounded = SideBySide(sent.clients, vectors, sent.present)
-        return bounded.each_class(lambda rows: pulled_within(rows, geometric_median(rows), self.radius * typical))
+        return bounded.each_class(lambda rows: pulled_within(rows, geometric_median(rows), self.radius * usual))

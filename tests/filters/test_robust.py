@@ -65,24 +65,39 @@ def looked(
     return list(together_all([filter], sent, at))
 
 
-def test_bound_gives_a_client_that_is_too_long_the_typical_length():
+def test_bound_gives_a_client_that_is_too_long_the_median_length():
     honest = [[1.0, 0.0], [0.0, 2.0]]
-    found = looked_at(Bound(k=5.0), [honest, honest, honest, [[10.0, 0.0], [0.0, 20.0]]])
-    assert found[3].tolist() == honest  # lengths 10 and 20, whose lower median is 10; 1 is typical
+    found = looked_at(Bound(), [honest, honest, honest, [[10.0, 0.0], [0.0, 20.0]]])
+    assert found[3].tolist() == honest  # lengths 10 and 20, whose lower median is 10; those of the others is 1
     assert all(each.tolist() == honest for each in found[:3])
+
+
+def test_bound_leaves_honest_models_alone_of_which_half_are_ten_times_as_long():
+    short, long = [[1.0, 0.0], [0.0, 1.0]], [[10.0, 0.0], [0.0, 11.0]]
+    for rows in ([short, short, long, long], [short, short, short, long, long]):
+        assert [each.tolist() for each in looked_at(Bound(), rows)] == rows
+    found = looked_at(Bound(), [short, short, long, long, [[100.0, 0.0], [0.0, 110.0]]])
+    assert found[4].tolist() == long  # ten usual lengths, which are 10: it gets the median, 10
+
+
+def test_bound_takes_as_many_clients_for_bad_as_its_share_says():
+    honest, bad = [[1.0, 0.0]], [[9.0, 0.0]]
+    rows = [honest] * 6 + [bad] * 4
+    assert looked_at(Bound(), rows)[9].tolist() == bad  # a quarter may be bad: two of ten, and four agree
+    assert looked_at(Bound(share=0.45), rows)[9].tolist() == honest
 
 
 def test_bound_shortens_a_single_vector_of_a_class_that_nobody_else_has():
     honest: list[list[float]] = [[1.0, 0.0], [0.0, 1.0], []]
     bad = [[1.0, 0.0], [0.0, 1.0], [0.0, 90.0]]
-    found = looked_at(Bound(k=5.0), [honest, honest, bad])
-    assert found[2].tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 5.0]]
+    found = looked_at(Bound(), [honest, honest, bad])
+    assert found[2].tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 3.0]]
 
 
 def test_bound_pulls_what_is_far_toward_the_others():
     rows = [[[1.0, 0.0]], [[1.0, 0.0]], [[1.0, 0.0]], [[-2.0, 0.0]]]
-    found = looked_at(Bound(k=5.0, radius=1.0), rows)
-    torch.testing.assert_close(found[3], torch.tensor([[0.0, 0.0]]))  # 3 from the centre, one typical length is 1
+    found = looked_at(Bound(radius=1.0), rows)
+    torch.testing.assert_close(found[3], torch.tensor([[0.0, 0.0]]))  # 3 from the centre, and the usual length is 1
     assert looked_at(Bound(), rows)[3].tolist() == [[-2.0, 0.0]]
 
 
@@ -174,7 +189,7 @@ def test_one_bad_upload_of_any_size_moves_the_mean_by_a_bounded_amount(bad: list
     found = torch.stack(looked_at(filter, rows))
     assert torch.isfinite(found).all()
     away = (found.mean(0) - honest.mean(0)).norm(dim=1)
-    assert away.max() <= (5 * 3.5 + 3.5) / 6 + 1  # a vector of k = 5 typical lengths among six
+    assert away.max() <= (3 * 3.5 + 3.5) / 6 + 1  # a vector of k = 3 usual lengths among six
 
 
 def test_the_server_uses_what_filters_made_of_a_round_and_says_nothing_otherwise():
@@ -220,6 +235,7 @@ def test_filters_of_class_vectors_are_refused_for_methods_without_these(name: st
     [
         ({"name": "bound", "k": 0.0}, r"filters\[0\].k = 0.0"),
         ({"name": "bound", "radius": float("inf")}, r"filters\[0\].radius = inf"),
+        ({"name": "bound", "share": 1.0}, r"filters\[0\].share = 1.0"),
         ({"name": "trimmed", "share": 1.0}, r"filters\[0\].share = 1.0"),
         ({"name": "multi_krum", "share": -0.1}, r"filters\[0\].share = -0.1"),
         ({"name": "cosine", "least": 2.0}, r"filters\[0\].least = 2.0"),
