@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
+import gc
+import os
+from collections.abc import Generator
 from itertools import chain
+from random import Random
 
 import pytest
 import times
-import torch
 import wanted
 from typed import typed
 
 __all__ = ["typed"]  # a fixture
-
-torch.set_num_threads(1)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--measure", action="store_true", help="write tests/times.json; with -n auto")
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Prepare a process that runs tests; with ``-n`` there is one more, which hands them out and never needs torch."""
+    gc.disable()  # until all tests are known: what is imported stays
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let each worker read the files in an order of its own: in a fresh clone, each then compiles a part of them."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and (worker := os.environ.get("PYTEST_XDIST_WORKER")):
+        Random(worker).shuffle(report.result)
+    return report
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    import torch
+
     torch.manual_seed(0)
 
 
@@ -30,11 +52,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=lambda item: -seconds.get(group_of(item), 0.0))
+    items.sort(key=lambda item: (-seconds.get(group_of(item), 0.0), item.path))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse to run slowly: a pytest that is too new for xdist ignores the groups."""
+    """Leave what was imported out of all garbage collection; refuse a pytest so new that xdist ignores the groups."""
+    import hypothesis  # noqa: F401  now, since it asks the collector of garbage who holds what it finds
+
+    gc.freeze()
+    gc.enable()
     if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in session.items):
         raise pytest.UsageError("pytest-xdist cannot group tests with this pytest.  Install what constraints.txt says.")
 

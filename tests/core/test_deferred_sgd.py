@@ -17,7 +17,7 @@ from protea.core.steps.deferred_sgd import LARGE, descend
 from protea.core.training import Training
 from protea.models.maker import ModelMaker
 
-LR, STEPS = 0.05, 12
+LR, STEPS = 0.05, 5
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from night import by_night
 from torch import Tensor
 
 from protea import Prototypes, geometry
@@ -312,7 +313,7 @@ def test_the_exact_solver_parts_rows_at_one_point_and_needs_room():
         geometry.align(directions(5, 3), solver="exact")
 
 
-@pytest.mark.parametrize(("classes", "dim"), [(12, 3), (60, 16)])
+@pytest.mark.parametrize(("classes", "dim"), [(12, 3), (24, 8), *by_night((60, 16))])
 def test_lbfgs_ends_lower_than_the_iteration(classes: int, dim: int):
     start = directions(classes, dim)
     lower, paper = geometry.align(start, solver="lbfgs", tol=1e-7), geometry.align(start, tol=0)

@@ -114,7 +114,7 @@ def test_batchnorm_is_refused_with_a_remedy_before_any_work() -> None:
 
 
 def test_training_stops_before_the_budget_is_passed() -> None:
-    c = client(40, PrivateTraining(noise=3.0, budget=Budget(epsilon=3.0)), batch=10)
+    c = client(40, PrivateTraining(noise=3.0, budget=Budget(epsilon=1.2)), batch=10)
     c.begin(1, Streams(0).at("round", 1))
     with pytest.raises(PrivacyError, match=r"client 0, round \d+: the privacy budget is spent"):
         for round in range(1, 50):

@@ -7,12 +7,12 @@ is no float64.  The arithmetic is that of the CPU, so a run must give the very s
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 DEVICE = torch.device("maia")  # of which torch knows the name and no more: no kernels, no fused optimizers
 MIXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::copy_"}  # is allowed
@@ -47,21 +47,36 @@ class There(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tensors = [item for item in tree_flatten((args, kwargs or {}))[0] if isinstance(item, Tensor)]
+        kwargs = kwargs or {}
+        tensors = [item for item in leaves((*args, *kwargs.values())) if isinstance(item, Tensor)]
         elsewhere = [t for t in tensors if not isinstance(t, There) and t.ndim]
         if elsewhere and func._schema.name not in MIXING:
             raise DeviceError(f"{func} of tensors on the device and on the CPU: {[tuple(t.shape) for t in tensors]}")
-        found = func(*tree_map(inside, args), **tree_map(inside, kwargs or {}))
+        found = func(*each(inside, args), **{name: each(inside, item) for name, item in kwargs.items()})
         if not func._schema.returns:
             return None
         first = func._schema.arguments[0].alias_info if func._schema.arguments else None
         if first is not None and first.is_write:
             return args[0]  # changed in place
-        return tree_map(lambda item: There(item) if isinstance(item, Tensor) else item, found)
+        return each(lambda item: There(item) if isinstance(item, Tensor) else item, found)
 
 
 def as_parameter(tensor: Tensor) -> torch.nn.Parameter:
     return torch.nn.Parameter(tensor, tensor.requires_grad)
+
+
+def leaves(items: Iterable[Any]) -> Iterator[Any]:
+    """What lists and tuples hold, and those within them."""
+    for item in items:
+        if isinstance(item, list | tuple):
+            yield from leaves(item)
+        else:
+            yield item
+
+
+def each(change: Callable[[Any], Any], item: Any) -> Any:
+    """The same lists and tuples with everything in them changed; torch's own tree_map takes four times as long."""
+    return type(item)(each(change, part) for part in item) if isinstance(item, list | tuple) else change(item)
 
 
 def inside(item: Any) -> Any:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from protea.cli import app
-
 DIGITS = """
 rounds = 3
 clients = 3
@@ -46,6 +44,7 @@ Command = Callable[..., Said]
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """``typed("run", "exp.toml")`` is ``protea run exp.toml``, in this process."""
+    from protea.cli import app  # here, since all runs read this file
 
     def call(*words: str | Path) -> Said:
         monkeypatch.setattr(sys, "argv", ["protea", *map(str, words)])

@@ -10,8 +10,6 @@ from typing import NoReturn
 
 import pytest
 
-from protea.data.files import data_folders
-
 PACKAGES = {  # that an extra brings, by which we see that it is installed
     "flower": ("flwr",),
     "mlflow": ("mlflow",),
@@ -42,6 +40,8 @@ def encoder() -> None:
 
 def dataset(folder: str) -> None:
     """Skip a test where a data set is in none of the folders that Protea looks in."""
+    from protea.data.files import data_folders  # here, since all runs read this file
+
     if not any((root / folder).is_dir() for root in data_folders()):
         lacking(f"data {folder}")
 

@@ -29,7 +29,7 @@ def double(*rows: list[float]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def run(method: Any, rounds: int = 3) -> Worker:
+def run(method: Any, rounds: int = 2) -> Worker:
     return toy.play(method, rounds)[0]
 
 

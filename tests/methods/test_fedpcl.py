@@ -27,7 +27,7 @@ def one_seed():
         yield
 
 
-def run(method: Any, build: Any = toy.build, rounds: int = 3) -> tuple[Worker, Server]:
+def run(method: Any, build: Any = toy.build, rounds: int = 2) -> tuple[Worker, Server]:
     return toy.play(method, rounds, toy.CLIENTS, build)
 
 

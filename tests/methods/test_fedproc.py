@@ -33,7 +33,7 @@ def same_model(id: int, streams: Streams) -> Client:
     return client
 
 
-def run(method: Any, build: Any = toy.build, clients: int = toy.CLIENTS, rounds: int = 3) -> tuple[Worker, Server]:
+def run(method: Any, build: Any = toy.build, clients: int = toy.CLIENTS, rounds: int = 2) -> tuple[Worker, Server]:
     return toy.play(method, rounds, clients, build)
 
 

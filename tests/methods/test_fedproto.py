@@ -19,7 +19,7 @@ def prototypes(vectors: list[list[float]], counts: list[float]) -> Prototypes:
     return Prototypes(torch.tensor(vectors), torch.tensor(counts))
 
 
-def models(method: Any, rounds: int = 3) -> dict[str, torch.Tensor]:
+def models(method: Any, rounds: int = 2) -> dict[str, torch.Tensor]:
     worker = toy.worker(method, toy.build, seed=7)
     list(Federation(method, Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=rounds)).run())
     return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}

@@ -32,7 +32,7 @@ def started(method: FedSA, classes: int = 3, dim: int = 2) -> Server:
     return server
 
 
-def models(method: Any, rounds: int = 3) -> dict[str, Tensor]:
+def models(method: Any, rounds: int = 2) -> dict[str, Tensor]:
     worker = toy.worker(method, toy.build, seed=7)
     list(Federation(method, Inline(worker), toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=rounds)).run())
     return {f"{i}/{k}": t for i, c in worker.clients.items() for k, t in c.model.state_dict().items()}

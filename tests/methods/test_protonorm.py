@@ -32,7 +32,7 @@ def together(method: ProtoNorm, *rounds: list[Prototypes]) -> Prototypes:
     return found
 
 
-def run(method: Any, rounds: int = 3) -> tuple[dict[str, torch.Tensor], Prototypes | None]:
+def run(method: Any, rounds: int = 2) -> tuple[dict[str, torch.Tensor], Prototypes | None]:
     worker, server = toy.play(method, rounds)
     return toy.models(worker), server.memory.get("prototypes")
 

@@ -112,8 +112,8 @@ def test_views_that_differ_in_anything_have_other_keys():
         made(train_layers=0, pooling="cls"), made(train_layers=2, length=16),
     ]  # fmt: skip
     assert len({model.view.key for model in views if model.view is not None}) == 5
-    same = made(train_layers=2, pooling="cls"), made(train_layers=2)  # pooling comes after the layers that train
-    assert same[0].view is not None and same[1].view is not None and same[0].view.key == same[1].view.key
+    other = made(train_layers=2, pooling="cls")  # pooling comes after the layers that train
+    assert other.view is not None and views[1].view is not None and other.view.key == views[1].view.key
 
 
 def test_the_family_of_three_depths():

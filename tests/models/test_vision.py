@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from night import by_night
 from own_models import build
 from torch import nn
 from wanted import extra
@@ -13,6 +14,7 @@ from wanted import extra
 from protea.config.families import Member, members
 from protea.core.errors import ConfigError, PluginError
 from protea.models.architectures import count_parameters as size
+from protea.models.architectures import make_architecture
 from protea.models.resnet import Bottleneck
 from protea.models.vision import import_quietly, take_channels
 
@@ -40,20 +42,24 @@ def count(module: nn.Module) -> int:
 def test_our_resnets_are_torchvisions(torchvision, depth):
     with torch.device("meta"):
         theirs = torchvision.models.get_model(f"resnet{depth}", num_classes=10)
-        ours = build(Member(f"resnet{depth}"), shape=(3, 32, 32), classes=10, dim=512)
+        ours = make_architecture(Member(f"resnet{depth}"), (3, 32, 32), 10)
     theirs.fc = nn.Identity()
-    assert {k: v.shape for k, v in theirs.state_dict().items()} == {
-        k: v.shape for k, v in ours.body.state_dict().items()
-    }
-    assert size(ours)["body"] == count(theirs)
+    assert {k: v.shape for k, v in theirs.state_dict().items()} == {k: v.shape for k, v in ours.state_dict().items()}
+    assert count(ours) == count(theirs)
 
 
-@pytest.mark.parametrize("depth", [18, 50])
-def test_our_resnets_compute_what_torchvisions_do(torchvision, depth):
+@pytest.mark.parametrize(
+    ("depth", "kind", "blocks"),
+    [
+        *((18, "BasicBlock", (1, 2, 1, 1)), (50, "Bottleneck", (1, 2, 1, 1))),  # with each kind of shortcut
+        *by_night((18, "BasicBlock", (2, 2, 2, 2)), (50, "Bottleneck", (3, 4, 6, 3))),
+    ],
+)
+def test_our_resnets_compute_what_torchvisions_do(torchvision, depth, kind, blocks):
     torch.manual_seed(0)
-    theirs = torchvision.models.get_model(f"resnet{depth}")
+    theirs = torchvision.models.ResNet(getattr(torchvision.models.resnet, kind), blocks)
     theirs.fc = nn.Identity()
-    ours = build(Member(f"resnet{depth}"), shape=(3, 64, 64), classes=10, dim=512).body
+    ours = make_architecture(Member(f"resnet{depth}", {"blocks": blocks}), (3, 64, 64), 10)
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(ours(x), theirs(x))  # in training mode: BatchNorm of the batch
@@ -62,7 +68,7 @@ def test_our_resnets_compute_what_torchvisions_do(torchvision, depth):
 NAMES = {"googlenet": 1024, "mobilenet_v2": 1280, "shufflenet_v2_x1_0": 1024, "efficientnet_b0": 1280}
 
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 64, 64)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), *by_night(((3, 64, 64),))], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_takes_images(torchvision, name, shape):
     torch.manual_seed(0)
