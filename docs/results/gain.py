@@ -1,5 +1,6 @@
 """The numbers of gain.md: collect them from finished runs, and write the tables and the figure from the collection.
 
+python docs/results/gain.py chosen runs/chosen     # what seed 1 prefers on held-out samples, as arguments of sweep
 python docs/results/gain.py collect runs/gain      # one folder for each data set, one sweep in each -> gain.csv
 python docs/results/gain.py tables                 # gain.csv -> Markdown, on the screen
 python docs/results/gain.py figure                 # gain.csv -> gain.png; needs matplotlib
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from protea.config import registry
 from protea.core.files import write_text
 from protea.runs.reader import RunReader, find
 from protea.runs.spread import Spread
@@ -47,6 +49,30 @@ def collected(folder: Path) -> Iterator[Run]:
             "bytes": str(run.summary["bytes_up"] + run.summary["bytes_down"]),
             "seconds": f"{run.summary['cost']['seconds']:.0f}",
         }
+
+
+CHOICES = {  # the field that is chosen for each opponent
+    "fedproto": "pull", "fedtgp": "pull", "fedsa": "pull", "protonorm": "scale", "fedpagr": "temperature",
+    "fedpcl": "temperature",
+}  # fmt: skip
+
+
+DEFAULTS = {name: getattr(registry.find("methods", name)(), field) for name, field in CHOICES.items()}
+
+
+def chosen(folder: Path) -> Iterator[str]:
+    """Say for each data set what is best on validation samples in the last round; of equal ones, the default."""
+    for data in sorted(path for path in folder.iterdir() if path.is_dir()):
+        best: dict[str, tuple[float, bool, str]] = {}
+        for path in find([data]):
+            run = RunReader.read(path)
+            name = run.method.partition("@")[0]
+            value = run.config["method"].get(CHOICES.get(name, ""))
+            default = run.method == "local" or value == DEFAULTS.get(name)
+            words = f"method.name={run.method}" if name == "local" else f"{name}:method.{CHOICES[name]}={value:g}"
+            score = (run.rounds[-1].validation["method"].weighted, default, words)
+            best[name] = max(score, best.get(name, score))
+        yield f"{data.name} {' '.join(words for _, _, words in best.values())}"
 
 
 class Runs:
@@ -196,8 +222,10 @@ def figure(runs: Runs, path: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do what the first argument says: collect, tables or figure."""
+    """Do what the first argument says: chosen, collect, tables or figure."""
     match arguments:
+        case ["chosen", folder]:
+            sys.stdout.writelines(f"{line}\n" for line in chosen(Path(folder)))
         case ["collect", folder]:
             rows = [",".join(each[name] for name in COLUMNS) for each in collected(Path(folder))]
             write_text(HERE / "gain.csv", "\n".join([",".join(COLUMNS), *sorted(rows)]) + "\n")
