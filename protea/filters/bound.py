@@ -10,10 +10,10 @@ from pydantic import Field
 from torch import Tensor
 
 from protea.filters.base import Gathering
-from protea.filters.robust import ENOUGH, RobustFilter, SideBySide, geometric_median, lengths_of, pulled_within
+from protea.filters.robust import RobustFilter, SideBySide, geometric_median, lengths_of, pulled_within
 
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+ENOUGH_CLIENTS = 4  # in a round; of three, two that are alike say nothing about the third
 
 
 @dataclass(frozen=True)
@@ -26,19 +26,19 @@ class Bound(RobustFilter):
 
     A client beyond ``k`` usual lengths gets the median length of all clients, its vectors shortened alike.  Then every
     vector is shortened to ``k`` usual lengths at most, and pulled within ``radius`` of them of the geometric median of
-    its class.  Rounds of fewer than three clients, and for the last step classes that fewer than three have, stay as
+    its class.  Rounds of fewer than four clients, and for the last step classes that fewer than three have, stay as
     they are.
     """
 
     k: Factor = 3.0
     radius: Factor = 4.0
-    share: Share = 0.25
+    share: Annotated[float, Field(ge=0, lt=1)] = 0.25
 
     def robust(self, sent: SideBySide, place: str, at: Gathering) -> Tensor:
         known = sent.present.any(1)
         own = lengths_of(sent.vectors).masked_fill(~sent.present, torch.nan).nanmedian(1).values.nan_to_num(0.0)
         clients = int(known.sum())
-        if clients < ENOUGH:
+        if clients < ENOUGH_CLIENTS:
             return sent.vectors
         in_doubt = min(max(1, int(self.share * clients)), clients - 1)
         usual = float(own[known].sort(descending=True).values[in_doubt])

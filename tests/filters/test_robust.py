@@ -90,8 +90,8 @@ def test_bound_takes_as_many_clients_for_bad_as_its_share_says():
 def test_bound_shortens_a_single_vector_of_a_class_that_nobody_else_has():
     honest: list[list[float]] = [[1.0, 0.0], [0.0, 1.0], []]
     bad = [[1.0, 0.0], [0.0, 1.0], [0.0, 90.0]]
-    found = looked_at(Bound(), [honest, honest, bad])
-    assert found[2].tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 3.0]]
+    found = looked_at(Bound(), [honest, honest, honest, bad])
+    assert found[3].tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 3.0]]
 
 
 def test_bound_pulls_what_is_far_toward_the_others():
@@ -101,9 +101,9 @@ def test_bound_pulls_what_is_far_toward_the_others():
     assert looked_at(Bound(), rows)[3].tolist() == [[-2.0, 0.0]]
 
 
-def test_bound_knows_nothing_of_two_clients():
-    assert looked_at(Bound(), [[[1.0, 0.0]], [[90.0, 0.0]]])[1].tolist() == [[90.0, 0.0]]
-    assert looked_at(Bound(), [[[0.0, 0.0]], [[0.0, 0.0]], [[9.0, 0.0]]])[2].tolist() == [[9.0, 0.0]]
+def test_bound_knows_nothing_of_three_clients_or_of_vectors_without_length():
+    assert looked_at(Bound(), [[[1.0, 0.0]], [[1.0, 0.0]], [[90.0, 0.0]]])[2].tolist() == [[90.0, 0.0]]
+    assert looked_at(Bound(), [[[0.0, 0.0]]] * 3 + [[[9.0, 0.0]]])[3].tolist() == [[9.0, 0.0]]
 
 
 @pytest.mark.parametrize("filter", [Median(), Trimmed(0.3), GeometricMedian()])
