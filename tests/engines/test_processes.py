@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 import torch.nn.functional as F
 import toy
+from night import by_night
 from torch import Tensor
+from warm_session import Session
 
 import protea
 from protea import Client, Data, Experiment, Method, Prototypes
@@ -30,6 +32,7 @@ from protea.data.sources.spiral import Spiral
 from protea.engines import scheduler
 from protea.engines.inline import Inline
 from protea.engines.processes.engine import Processes
+from protea.engines.processes.forkserver import processes
 from protea.federation.jobs import Job, Reply, Watch, ignore
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
@@ -312,12 +315,20 @@ def begin() -> subprocess.Popen[str]:
     )
 
 
-@pytest.fixture
-def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+def begin_warm() -> Session:
+    """The same, forked."""
+    return Session(Path.cwd(), "run", "exp.toml", "--out", "broken")
+
+
+Leader = subprocess.Popen[str] | Session
+
+
+@pytest.fixture(params=[begin_warm, *by_night(begin)], ids=["warm", "cold"])
+def waiting(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leader]:
     """A run of its own, in round 3 of which every client waits for a file called ``go``."""
     monkeypatch.chdir(tmp_path)
     Path("exp.toml").write_text(WAITING)
-    run = begin()
+    run = request.param()
     try:
         assert until(lambda: bool(list(Path.cwd().glob("waits-*"))) or run.poll() is not None)
         yield run
@@ -350,7 +361,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /
 
 
 @linux
-def test_ctrl_c_leaves_no_process_and_a_run_that_can_go_on(waiting: subprocess.Popen[str]):
+def test_ctrl_c_leaves_no_process_and_a_run_that_can_go_on(waiting: Leader):
     assert len(session(waiting.pid)) >= 3  # itself and two workers
     os.killpg(waiting.pid, signal.SIGINT)  # as a terminal does: all of them get it
     out, err = waiting.communicate(timeout=60)
@@ -361,7 +372,7 @@ def test_ctrl_c_leaves_no_process_and_a_run_that_can_go_on(waiting: subprocess.P
 
 
 @linux
-def test_a_killed_parent_leaves_no_process_and_a_run_that_can_go_on(waiting: subprocess.Popen[str]):
+def test_a_killed_parent_leaves_no_process_and_a_run_that_can_go_on(waiting: Leader):
     assert len(session(waiting.pid)) >= 3
     waiting.kill()
     waiting.wait(timeout=60)
@@ -441,5 +452,8 @@ class Waits(Local):
 
 def test_the_forkserver_has_what_the_first_optimizer_would_import():
     """Or every worker would import it by itself, which takes seconds."""
-    look = "import protea.engines.processes.preload, sys; sys.exit('torch._dynamo' not in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0
+    look = "import sys; sys.exit('torch._dynamo' not in sys.modules)"
+    process = processes().Process(target=exec, args=(look,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0

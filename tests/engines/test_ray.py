@@ -20,8 +20,10 @@ pytest.importorskip("ray", reason="lacking: extra ray")
 
 import ray
 import toy
+import warm_ray
 from night import by_night
 from ray import cloudpickle
+from ray.cluster_utils import Cluster
 from test_processes import WAITING, Frail, begin, ends, gone, linux, method_of, session, until, without_cost
 
 import protea
@@ -61,16 +63,30 @@ ONE, TWO = (Engine("ray", workers=count) for count in (1, 2))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def here() -> Iterator[None]:
-    """A Ray that all engines of this file share."""
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A Ray that all engines of this file share; its workers can be forked, see ``warm``."""
+    folder = tmp_path_factory.mktemp("ray")
     with cluster.loopback():
-        ray.init(
-            address="local", num_cpus=2, num_gpus=1, object_store_memory=200 * 2**20, include_dashboard=False,
-            logging_level="ERROR", log_to_driver=False, _node_ip_address="127.0.0.1",
-        )  # fmt: skip
+        node = {
+            "num_cpus": 2, "num_gpus": 1, "object_store_memory": 200 * 2**20, "node_ip_address": "127.0.0.1",
+            "include_dashboard": False, "include_log_monitor": False, "setup_worker_path": str(warm_ray.setup(folder)),
+            "_system_config": {
+                "enable_worker_prestart": False, "prestart_worker_first_driver": False, "num_workers_soft_limit": 0,
+            },  # no worker before there is work, and none stays that has done its own
+        }  # fmt: skip
+        made = Cluster(True, head_node_args=node)
+        ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
     assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
-    yield
+    yield folder
     ray.shutdown()
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def warm(here: Path) -> Iterator[None]:
+    """From here on workers are forked.  Those of the tests before start as Ray starts them."""
+    with warm_ray.nest(here):
+        yield
 
 
 def engine(method: Method[Any, Any], settings: Engine = TWO, build: Any = toy.build, **options: Any) -> Ray:
@@ -88,10 +104,14 @@ def federation(engine: Any, rounds: int = 3, watch: Watch = ignore, **options: A
 @pytest.mark.parametrize(
     ("method", "alone", "first", "then"),
     [
-        (FedTGP(), False, replace(TWO, address="auto"), Engine("inline")),
-        *by_night((FedPKD(), False, Engine("inline"), TWO), (FedPKD(), True, TWO, Engine("inline"))),
+        (FedTGP(), False, replace(ONE, address="auto"), Engine("inline")),
+        *by_night(
+            (FedTGP(), False, replace(TWO, address="auto"), Engine("inline")),
+            (FedPKD(), False, Engine("inline"), TWO),
+            (FedPKD(), True, TWO, Engine("inline")),
+        ),
     ],
-    ids=["there and back", "here and there", "each client alone"],
+    ids=["there and back", "two there", "here and there", "each client alone"],
 )
 def test_a_run_goes_on_in_another_engine(
     method: Method[Any, Any], alone: bool, first: Engine, then: Engine, tmp_path: Path
@@ -120,6 +140,7 @@ def test_a_run_goes_on_in_another_engine(
 # Actors that are lost
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(
     ("settings", "deaths"),
     [(ONE, {"train"}), *by_night((TWO, {"train", "later", "end"}))],
@@ -154,6 +175,7 @@ def test_lost_actors_are_replaced_and_all_ends_as_if_they_had_lived(settings: En
     assert {path.name: path.read_bytes() for path in sorted((tmp_path / "end").iterdir())} == whole[1]
 
 
+@pytest.mark.usefixtures("warm")
 def test_errors_are_replies_and_who_takes_too_long_is_ended_and_ctrl_c_ends_all():
     seen: list[Reply] = []
 
@@ -162,7 +184,7 @@ def test_errors_are_replies_and_who_takes_too_long_is_ended_and_ctrl_c_ends_all(
         if reply.round == 3:
             raise KeyboardInterrupt
 
-    with closing(engine(Trouble(), replace(ONE, limit=8.0, retries=0), careful=True)) as actors:
+    with closing(engine(Trouble(), replace(ONE, limit=5.0, retries=0), careful=True)) as actors:
         loop = federation(actors, failures="skip", watch=watch)
         records = []
         with pytest.raises(KeyboardInterrupt):
@@ -172,7 +194,7 @@ def test_errors_are_replies_and_who_takes_too_long_is_ended_and_ctrl_c_ends_all(
         assert folder.is_dir() and folder != Path(actors.folder.name)
     assert [sorted(record.failures) for record in records] == [[1], [2]]
     assert "RuntimeError: it stumbled" in records[0].failures[1]
-    assert records[1].failures[2] == "client 2, round 2: it took longer than engine.limit, 8 s."
+    assert records[1].failures[2] == "client 2, round 2: it took longer than engine.limit, 5 s."
     assert all(until(lambda pid=reply.process: gone(pid)) for reply in seen if reply.process)
     assert not folder.exists() and not Path(actors.folder.name).exists()
     assert until(lambda: ray.available_resources().get("CPU") == 2)
@@ -217,6 +239,7 @@ def test_what_an_actor_lacks_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     assert WorkerActor().open(plan, tmp_path) == "ModuleNotFoundError: No module named 'ghost'"
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("settings", [ONE, *by_night(TWO)], ids=["one", "two"])
 def test_memory_is_for_all_actors_together(settings: Engine):
     """They share it, and torch alone takes more than this part."""
@@ -253,6 +276,7 @@ class OnGPU(Builder):
         return toy.build(id, streams)
 
 
+@pytest.mark.usefixtures("warm")
 def test_gpus_are_shared_out_and_an_actor_that_is_gone_saves_nothing(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"device is cuda, and engine\.gpus is 0"):
         engine(Local(), build=OnGPU())

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import places
-import warm
-from sklearn.datasets import load_digits
+import warm_flower
+from digits import load_digits
 
 from protea.clients.builder import FunctionBuilder
 from protea.clients.plan import WorkerPlan
@@ -109,12 +109,13 @@ def make_site(folder: Path, bundle: Path, name: str) -> Site:
 
 
 class Party:
-    """A ``protea`` command that runs in a process of its own."""
+    """A ``protea`` command that runs in a process of its own; with ``cold`` the programs that it starts are cold."""
 
-    def __init__(self, log: Path, *arguments: str | Path) -> None:
+    def __init__(self, log: Path, *arguments: str | Path, cold: bool = False) -> None:
         self.log = log
         log.touch()
-        self.process = warm.command(*arguments, log=log, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", COLUMNS="200")
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+        self.process = warm_flower.command(*arguments, log=log, cold=cold, **environment)
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")
@@ -127,11 +128,9 @@ class Party:
     def kill(self) -> None:
         """SIGKILL; the process has no chance to say or write anything."""
         self.process.kill()
-        self.process.join()
 
     def stop(self) -> None:
         if self.process.is_alive():
-            assert self.process.pid is not None
             os.kill(self.process.pid, signal.SIGINT)
             self.process.join(20)
         if self.process.is_alive():
@@ -141,8 +140,8 @@ class Party:
 class Parties:
     """Processes that are stopped in the end, whatever happens."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.all = folder, list[Party]()
+    def __init__(self, folder: Path, cold: bool = False) -> None:
+        self.folder, self.cold, self.all = folder, cold, list[Party]()
 
     def serve(self, base: CoordinatorDirectory) -> Party:
         return self._start("serve.log", "federation", "serve", base.path)
@@ -152,13 +151,13 @@ class Parties:
         return self._start(f"{path.name}.log", "site", "join", *more, "--dir", path)
 
     def _start(self, log: str, *arguments: str | Path) -> Party:
-        self.all.append(Party(self.folder / log, *arguments))
+        self.all.append(Party(self.folder / log, *arguments, cold=self.cold))
         return self.all[-1]
 
 
 @contextmanager
-def parties(folder: Path) -> Iterator[Parties]:
-    found = Parties(folder)
+def parties(folder: Path, cold: bool = False) -> Iterator[Parties]:
+    found = Parties(folder, cold)
     try:
         yield found
     except BaseException:

@@ -30,7 +30,7 @@ DATA = """
 
 def code(model: str = MODEL, data: str = DATA) -> str:
     """A ``site.py`` whose two functions have these bodies."""
-    imports = "import numpy as np\nimport torch\nfrom sklearn.datasets import load_digits\nfrom torch import nn\n"
+    imports = "import numpy as np\nimport torch\nfrom digits import load_digits\nfrom torch import nn\n"
     return f"{imports}\n\ndef model():{model}\n\ndef data():{data}"
 
 

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import every
 import pytest
-from contract import play, reference
+from contract import play
 from night import by_night
 
 pytest.importorskip("flwr", reason="lacking: extra flower")
 
+import warm_flower
 from parties import until
 
+from protea.core.files import write_text
 from protea.engines.flower.engine import Deployment, Flower
 
 pytestmark = pytest.mark.xdist_group("deployment")
 
-# One with public data and a model on the server, at one node; the others, and two nodes, for the night.
-METHODS = [(1, "fedprotokd")]
-METHODS += by_night(*((2, name) for name in ("fedprotokd", "local", "fedproto", "fedtgp", "fedpagr", "lg_fedavg")))
+# One with public data and a model on the server, two rounds at one node; all else for the night.
+METHODS = [(1, 2, "fedprotokd")]
+METHODS += by_night(*((2, 3, name) for name in ("fedprotokd", "local", "fedproto", "fedtgp", "fedpagr", "lg_fedavg")))
 
 
 @pytest.fixture(scope="module")
@@ -33,27 +34,30 @@ def deployment(request: pytest.FixtureRequest) -> Iterator[Deployment]:
     found.close()
 
 
-@pytest.mark.parametrize(("deployment", "name"), METHODS, indirect=["deployment"])
-def test_it_equals_the_inline_engine_to_the_bit(name: str, deployment: Deployment) -> None:
+@pytest.mark.parametrize(("deployment", "rounds", "name"), METHODS, indirect=["deployment"])
+def test_it_equals_the_inline_engine_to_the_bit(name: str, rounds: int, deployment: Deployment) -> None:
     method = every.METHODS[name]
-    assert play(method, lambda plan: Flower(plan, deployment=deployment)) == reference(method)
+    there = play(method, lambda plan: Flower(plan, deployment=deployment), rounds=rounds)
+    assert there == play(method, rounds=rounds)
 
 
-def test_flowers_programs_end_with_the_process_that_started_them() -> None:
+@pytest.mark.parametrize("cold", [False, *by_night(True)], ids=["warm", "cold"])
+def test_flowers_programs_end_with_the_process_that_started_them(cold: bool, tmp_path: Path) -> None:
     """It is killed, and has no chance to end them."""
-    code = """
-import time
-from protea.engines.flower.engine import Deployment
-found = Deployment(1)
-print(found.link.program.process.pid, found.nodes[0].program.process.pid, flush=True)
-time.sleep(600)
-"""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as starter:
-        assert starter.stdout is not None
-        programs = [int(word) for word in starter.stdout.readline().split()]
-        starter.kill()
-    assert len(programs) == 2
+    starter = warm_flower.Begun(deploy, tmp_path / "programs", cold=cold)
+    until(lambda: (tmp_path / "programs").exists() or not starter.is_alive())
+    programs = [int(word) for word in (tmp_path / "programs").read_text().split()]
+    assert len(programs) == 2 and all(alive(program) for program in programs)
+    starter.kill()
     until(lambda: not any(alive(program) for program in programs))
+
+
+def deploy(told: Path) -> None:
+    """Start Flower's programs, write down which processes they are, and wait."""
+    found = Deployment(1)
+    assert found.link.program is not None
+    write_text(told, f"{found.link.program.process.pid} {found.nodes[0].program.process.pid}")
+    signal.pause()
 
 
 def alive(process: int) -> bool:

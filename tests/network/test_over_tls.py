@@ -22,12 +22,16 @@ from protea.network.trust import keys
 pytestmark = pytest.mark.xdist_group("deployment")
 
 
-@pytest.mark.parametrize("names", [NAMES[:1], *by_night((NAMES[:2],), (NAMES,))], ids=["one", "two", "three"])
-def test_sites_over_tls_end_as_in_one_process(names: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("names", "cold"),
+    [(NAMES[:1], False), *by_night((NAMES[:2], True), (NAMES, True))],
+    ids=["one", "two", "three"],
+)
+def test_sites_over_tls_end_as_in_one_process(names: tuple[str, ...], cold: bool, tmp_path: Path) -> None:
     directory = make_base(tmp_path / "directory", names)
     sites = [make_site(tmp_path / name, directory.path / "bundles" / f"{name}.protea", name) for name in names]
     expected = alone(directory.task, sites, tmp_path / "alone")
-    with parties(tmp_path) as all_of:
+    with parties(tmp_path, cold) as all_of:
         server = all_of.serve(directory)
         joined = [all_of.join(site) for site in sites]
         assert server.wait() == 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import toy
-from contract import play
+from contract import Left, play
 
 pytest.importorskip("flwr", reason="lacking: extra flower")
 
@@ -48,10 +48,15 @@ def over_grid(folder: Path, plan: WorkerPlan) -> JobEngine:
     return grid.OneProcess(replace(plan, filters=FILTERS), folder)
 
 
+@cache
+def inline(method: Any) -> Left:
+    """What a run in this process leaves."""
+    return play(method, lambda plan: Inline(replace(plan, filters=FILTERS)), filters=FILTERS, fraction=1.0)
+
+
 @pytest.mark.parametrize("method", [FedProto(), LGFedAvg()], ids=["fedproto", "lg_fedavg"])
 def test_the_grid_equals_the_inline_engine_to_the_bit(method: Any, tmp_path: Path) -> None:
-    inline = play(method, lambda plan: Inline(replace(plan, filters=FILTERS)), filters=FILTERS, fraction=1.0)
-    assert play(method, partial(over_grid, tmp_path), filters=FILTERS, fraction=1.0) == inline
+    assert play(method, partial(over_grid, tmp_path), filters=FILTERS, fraction=1.0) == inline(method)
 
 
 def asked_for(message: Message, signed: bool = True) -> list[str]:
@@ -77,8 +82,7 @@ def test_a_message_that_is_lost_with_its_node_is_answered_the_same_again(step: s
         engine.wire.meddle = meddle
         return engine
 
-    inline = play(FedProto(), lambda plan: Inline(replace(plan, filters=FILTERS)), filters=FILTERS, fraction=1.0)
-    assert play(FedProto(), make, filters=FILTERS, fraction=1.0) == inline and len(lost) == 2
+    assert play(FedProto(), make, filters=FILTERS, fraction=1.0) == inline(FedProto()) and len(lost) == 2
 
 
 def test_sites_add_up_under_masks_and_learn_the_same(tmp_path: Path) -> None:
@@ -136,7 +140,7 @@ def test_a_round_that_lost_a_masked_upload_is_begun_anew(tmp_path: Path, monkeyp
 def test_sites_in_processes_of_their_own_go_on_after_a_kill(tmp_path: Path) -> None:
     base = make_base(tmp_path / "base", filters=SECURE)
     sites = [make_site(tmp_path / name, base.path / "bundles" / f"{name}.protea", name) for name in NAMES]
-    with parties(tmp_path) as all_of:
+    with parties(tmp_path, cold=True) as all_of:
         server = all_of.serve(base)
         joined = [all_of.join(site) for site in sites]
         until(lambda: (sites[0].path / "audit.jsonl").exists() and "shares" in steps_of(sites[0]))
