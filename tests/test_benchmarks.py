@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from every import light
 from wanted import extra
 
 from protea.config.sections import Engine
@@ -59,6 +60,7 @@ def test_the_plain_loop_does_the_same_work(method: str, measure: Any) -> None:
     experiment = target.setting(
         method, rounds=2, samples=240, clients=3, family="tiny5", data="digits", lr=0.02, alpha=1.0
     )
+    experiment = replace(experiment, method=light(experiment.method))
     factory = prepare(experiment)
     theirs = list(plain.rounds(experiment, factory, 1))
     with closing(open_engine(replace(experiment, engine=Engine("inline")), factory)) as engine:
@@ -73,7 +75,7 @@ def test_growth_is_against_the_smallest_value(measure: Any, monkeypatch: pytest.
     import growth
 
     monkeypatch.setattr(growth, "AXES", {"classes": (10, 40)})
-    monkeypatch.setattr(growth, "SAMPLES", 800)
+    monkeypatch.setattr(growth, "SAMPLES", 400)
     table = measure.Table(setting=9, value=7, round_s=9, over_first=12, server=8, kB_down=9)
     growth.grown("classes", "fedproto", 0, 3, table)
     first, second = table.rows

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -34,6 +35,7 @@ def declared() -> set[str]:
     }
 
 
+@cache
 def imported() -> dict[str, set[str]]:
     """The third-party packages that the package imports, by statement or by name, and where."""
     found: dict[str, set[str]] = {}

@@ -43,6 +43,7 @@ OWN = {  # what a script prints of its own part of a run
 }
 
 Script = Callable[[Path], str]
+Example = Callable[[str, int], Path]
 
 
 @pytest.fixture
@@ -56,6 +57,20 @@ def script(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
         return done.out
 
     return printed
+
+
+@pytest.fixture
+def example(tmp_path_factory: pytest.TempPathFactory) -> Example:
+    """An example with so many rounds, in its code and in the file that it shows; as it is, it has five."""
+
+    def made(name: str, rounds: int) -> Path:
+        text, count = re.subn(r"\brounds( ?= ?)5\b", rf"rounds\g<1>{rounds}", (EXAMPLES / name).read_text("utf-8"))
+        assert count in (1, 2)
+        path = tmp_path_factory.mktemp("example") / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return made
 
 
 def numbers(text: str) -> list[float]:
@@ -92,9 +107,8 @@ def test_the_demo_runs_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)
-    lines = command(
-        "run", str(EXAMPLES / "digits.toml"), "rounds=2", "clients=5", capsys=capsys, monkeypatch=monkeypatch
-    )
+    small = ("rounds=2", "clients=4", "data.samples=300", "training.epochs=1")
+    lines = command("run", str(EXAMPLES / "digits.toml"), *small, capsys=capsys, monkeypatch=monkeypatch)
     assert [line["round"] for line in lines if line["kind"] == "round"] == [1, 2]
     assert lines[-1]["accuracy"] > lines[-1]["majority"]
 
@@ -118,6 +132,8 @@ def test_the_strongest_local_is_picked_by_validation_samples_among_all_variants(
             "rounds=2",
             "clients=4",
             "training.batch=30",
+            "data.samples=600",
+            "models.family=tiny_mlp",
             *line.split(),
             "--out",
             "sweep",
@@ -142,22 +158,31 @@ def from_nothing(path: Path, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("start", ["warm", *by_night("from nothing")])
-def test_the_own_method_runs_and_has_at_most_40_lines(start: str, script: Script, tmp_path: Path):
-    path = EXAMPLES / "own_method.py"
+@pytest.mark.parametrize(("start", "rounds"), [("warm", 2), *by_night(("warm", 5), ("from nothing", 5))])
+def test_the_own_method_runs_and_has_at_most_40_lines(
+    start: str, rounds: int, example: Example, script: Script, tmp_path: Path
+):
+    path = example("own_method.py", rounds)
     accuracy, majority = numbers(script(path) if start == "warm" else from_nothing(path, tmp_path))
     assert accuracy > 90 > majority
     assert len((EXAMPLES / "own_method.py").read_text(encoding="utf-8").splitlines()) <= 40
 
 
+@pytest.mark.parametrize("rounds", [3, *by_night(5)])
 def test_own_models_run_from_the_script_and_from_the_file_that_it_shows(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rounds: int,
+    example: Example,
+    script: Script,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ):
-    printed = script(EXAMPLES / "own_model.py")
+    path = example("own_model.py", rounds)
+    printed = script(path)
     assert len(printed.splitlines()) == 1 + 6
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)  # as PYTHONPATH=examples does
-    Path("exp.toml").write_text(described(EXAMPLES / "own_model.py"), encoding="utf-8")
+    Path("exp.toml").write_text(described(path), encoding="utf-8")
     *_, summary = command("run", "exp.toml", capsys=capsys, monkeypatch=monkeypatch)
     assert numbers(printed) == [pytest.approx(100 * summary["accuracy"], abs=0.05)]
     assert summary["accuracy"] > 0.8 > summary["majority"]

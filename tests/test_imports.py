@@ -2,6 +2,7 @@
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "protea"
@@ -21,6 +22,7 @@ core
 """
 
 
+@cache
 def ranks() -> dict[str, tuple[int, int]]:
     """Each room's line, and its place in it; rooms side by side have places of their own."""
     found: dict[str, tuple[int, int]] = {}
@@ -38,10 +40,16 @@ def may_use(user: str, used: str) -> bool:
     return user == used or (place < there and "|" not in ROOMS.split("\n")[line])
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """The modules below ``protea`` that a file imports, at its top or within a function."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -68,7 +76,7 @@ def test_imports_point_one_way():
 
 def exported(room: str) -> set[str]:
     """The names that a room's ``__init__`` offers to the others."""
-    body = ast.parse((ROOT / room / "__init__.py").read_text()).body
+    body = parsed(ROOT / room / "__init__.py").body
     return {alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
 
 
@@ -95,7 +103,7 @@ def test_no_room_reaches_for_the_private_names_of_another():
 
 def defined_types(path: Path) -> tuple[set[str], set[str]]:
     """The public classes that a module defines, and its names for other types."""
-    body = ast.parse(path.read_text()).body
+    body = parsed(path).body
     classes = {node.name for node in body if isinstance(node, ast.ClassDef)}
     assigned = [node.targets[0] for node in body if isinstance(node, ast.Assign)]
     names = {target.id for target in assigned if isinstance(target, ast.Name) and target.id[:2].istitle()}

@@ -116,9 +116,11 @@ def test_a_subclass_that_changes_uploads_declares_nothing_by_inheritance() -> No
     assert declared(Protect(Louder())) is None
 
 
-def frozen_federation(noise: Noise, rounds: int = 3, build: Any = build_frozen, **options: Any) -> Federation:
+def frozen_federation(
+    noise: Noise, rounds: int = 3, build: Any = build_frozen, clients: int = toy.CLIENTS, **options: Any
+) -> Federation:
     engine = Inline(toy.plan(FedProto(), partial(build, **options), filters=(noise,)))
-    return Federation(FedProto(), engine, toy.server(), FederationPlan(toy.CLIENTS, rounds, filters=(noise,)))
+    return Federation(FedProto(), engine, toy.server(), FederationPlan(clients, rounds, filters=(noise,)))
 
 
 def test_what_never_changes_is_released_once_and_costs_once() -> None:
@@ -156,7 +158,7 @@ def build_private(id: int, streams: Streams, **options: Any) -> Client:
 def test_private_training_and_noise_are_composed_round_by_round() -> None:
     wanted.extra("privacy")
     training = Training(epochs=1, batch=16, dp=PrivateTraining(noise=2.0))
-    loop = frozen_federation(replace(NOISE, noise=4.0), rounds=2, build=build_private, training=training)
+    loop = frozen_federation(replace(NOISE, noise=4.0), rounds=2, build=build_private, clients=1, training=training)
     spent = [record.privacy.epsilon for record in loop.run()]
     assert spent[0] < spent[1]
     kinds = {(noise, rate < 1) for noise, rate, _ in history_of(loop.engine.worker.clients[0].memory)}
@@ -215,8 +217,8 @@ def test_a_budget_without_a_guarantee_is_refused() -> None:
 def test_a_killed_run_goes_on_with_what_was_spent(tmp_path: Path) -> None:
     wanted.extra("privacy")
     table = {
-        "rounds": 3, "clients": 2, "seed": 3,
-        "data": {"samples": 150},
+        "rounds": 2, "clients": 2, "seed": 3,
+        "data": {"samples": 150, "partition": "iid"},  # equal shares cost the same, which is worked out once
         "models": {"family": "tiny_mlp", "dim": 16},
         "training": {"batch": 20, "dp": {"noise": 1.5}},
         "filters": [{"name": "noise", "clip": 3.0, "noise": 2.0}],

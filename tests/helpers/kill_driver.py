@@ -1,6 +1,6 @@
-"""Forks ``protea`` commands for test_kill.py: torch is imported once, and each command is a session of its own.
+"""Forks ``protea`` commands for test_kill.py: all that they need is in place, and each is a session of its own.
 
-Orders are JSON lines on standard input; each has one line of answer on standard output.
+Orders come through a pipe; each has a number for an answer.
 
     {"argv": [...], "folder": path, ...}   starts a command there, and answers with its process id
     {"wait": id}                           answers with its exit code, or minus the signal that ended it
@@ -11,41 +11,45 @@ A command tells of its phases on the fifo ``phases`` in its folder: ``+train`` w
 from __future__ import annotations
 
 import ctypes
-import json
+import multiprocessing as mp
 import os
 import resource
 import signal
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from typing import Any
 
-import sklearn.datasets  # noqa: F401  here once, and not in every fork
 import torch
 
-import protea.engines.processes.preload  # noqa: F401
 from protea.cli import app
 from protea.config import registry
+from protea.engines.processes import pool
 from protea.runs import checkpoint
 from protea.runs.directory import RunDirectory
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"}  # with files opened to write: what may go wrong
 
 
-METHODS = [registry.find("methods", name) for name in registry.table("methods")]
-
-
-def main() -> None:
+def main(orders: Connection) -> None:
+    """Carry out orders until there are no more."""
     torch.set_num_threads(1)  # threads would not live on in a fork
-    for line in sys.stdin:
-        order = json.loads(line)
+    for group in registry.BUILT_IN:  # read and imported once, and not in every fork
+        registry.table(group)
+    methods()
+    while True:
+        try:
+            order = orders.recv()
+        except EOFError:
+            return
         if "wait" in order:
             status = os.waitpid(order["wait"], 0)[1]
             answer = os.waitstatus_to_exitcode(status)
         elif not (answer := os.fork()):
             live(**order)
-        sys.stdout.write(f"{answer}\n")
-        sys.stdout.flush()
+        orders.send(answer)
 
 
 def live(
@@ -56,6 +60,7 @@ def live(
     limit: int = 0,  # bytes of the largest file that can be written; 0 for any
     fatal: bool = False,  # a file that grows too large ends the process in the middle of writing, or is an error
     humble: bool = False,  # permissions hold for it even if it is root's
+    forked: bool = False,  # its workers are forks of it, not of a process that has to import torch first
 ) -> None:
     """Be a ``protea`` command to its end."""
     code = 1
@@ -77,6 +82,9 @@ def live(
                 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         if humble:
             obey()
+        if forked:
+            pool.processes = lambda: mp.get_context("fork")
+            forkserver.ensure_running = lambda: None
         os.write(pipe, b"+start\n")
         sys.argv = ["protea", *argv]
         app.main()
@@ -88,6 +96,10 @@ def live(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def methods() -> list[Any]:
+    return [registry.find("methods", name) for name in registry.table("methods")]
 
 
 def announce(pipe: int, linger: str) -> None:
@@ -104,7 +116,7 @@ def announce(pipe: int, linger: str) -> None:
 
         setattr(owner, name, wrapped)
 
-    for method in METHODS:
+    for method in methods():
         for hook, phase in (("local_update", "train"), ("aggregate", "aggregate")):
             if hook in vars(method):
                 announced(method, hook, phase)

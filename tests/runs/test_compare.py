@@ -609,7 +609,7 @@ def test_out_writes_a_file_and_notes_stay_on_the_screen(tmp_path: Path, command:
 def test_real_runs_from_experiment_file_to_table(tmp_path: Path, command: Pair):
     digits = Path(__file__).parents[2] / "examples" / "digits.toml"
     for seed in (1, 2):
-        changes = ["rounds=2", "clients=4", "data.samples=400", "engine=inline", f"seed={seed}", "limits.bound=false"]
+        changes = ["rounds=2", "clients=4", "data.samples=400", "engine=inline", f"seed={seed}"]
         command("run", digits, *changes, "--beside", "local", "--out", tmp_path / f"s{seed}", "--quiet")
     summaries = {
         name: [json.loads((tmp_path / f"s{seed}{end}" / "summary.json").read_text()) for seed in (1, 2)]

@@ -331,10 +331,7 @@ def test_what_is_not_a_run_is_not_resumed(tmp_path: Path):
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted after round 2."""
-    path = tmp_path_factory.mktemp("runs") / "broken"
-    with pytest.raises(Interrupted):
-        protea.run(SMALL, path, observers=[at(2)])
-    return path
+    return stopped(tmp_path_factory.mktemp("runs") / "broken", 2)
 
 
 HARM = {
@@ -372,11 +369,9 @@ def test_what_is_damaged_is_named_before_any_work(
 
 @pytest.mark.parametrize("harm", HARM.values(), ids=HARM.keys())
 def test_a_run_goes_back_to_an_earlier_checkpoint(
-    harm: Callable[[bytes], bytes], finished: protea.Result, tmp_path: Path
+    harm: Callable[[bytes], bytes], later: Path, finished: protea.Result, tmp_path: Path
 ):
-    path = tmp_path / "run"
-    with pytest.raises(Interrupted):
-        protea.run(SMALL, path, observers=[at(4)])
+    path = shutil.copytree(later, tmp_path / "run")
     file = path / "checkpoints" / "000004" / "server.safetensors"
     file.write_bytes(harm(file.read_bytes()))
     rounds: list[int] = []

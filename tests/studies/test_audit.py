@@ -45,6 +45,17 @@ from protea.studies.audit.shadows import half, likelihood_ratio
 from protea.studies.audit.verdict import thresholds_from
 
 
+@pytest.fixture
+def thorough() -> None:
+    """Inputs are reconstructed in as many steps as an audit takes: this test looks at them."""
+
+
+@pytest.fixture(autouse=True)
+def hasty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "thorough" not in request.fixturenames:
+        monkeypatch.setattr("protea.studies.audit.inversion.STEPS", 5)
+
+
 @cache
 def digits() -> Dataset:
     return Digits().load()
@@ -116,6 +127,7 @@ def of(
 # Planted leaks
 
 
+@pytest.mark.usefixtures("thorough")
 def test_the_record_of_a_one_sample_class_is_found_if_prototypes_are_taken_before_training_from_a_known_seed():
     found = audited(FedProto(taken="before"), share({0: 1, 1: 20, 2: 20}))
 
@@ -169,6 +181,7 @@ def test_replies_on_one_test_sample_tell_of_that_sample():
 # What is safe
 
 
+@pytest.mark.usefixtures("thorough")
 def test_large_classes_and_a_model_that_does_not_overfit_are_safe():
     found = audited(FedProto(), share(dict.fromkeys(range(3), 60), held_out=50), shadows=4)
     assert not [each for each in found.findings if each.verdict != "safe"]
@@ -238,6 +251,7 @@ class Noisy(Filter):
         return {**up, "vectors": torch.randn(up["vectors"].shape, generator=at.rng.generator("noise"))}
 
 
+@pytest.mark.usefixtures("thorough")
 def test_vectors_that_are_means_of_nothing_known_are_called_so():
     found = audited(FedProto(), share({0: 20, 1: 20, 2: 20}), filters=(Noisy(),))
     assert any("no class means by any map" in note for note in found.notes)

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,6 +20,14 @@ from protea.cli.audit import write_audit
 from protea.report.audit import audit_page
 from protea.studies.audit import attack, subject_of_run
 from protea.studies.audit.attack import silent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hasty() -> Iterator[None]:
+    """Inputs are reconstructed in few steps: nobody looks how well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("protea.studies.audit.inversion.STEPS", 5)
+        yield
 
 
 @pytest.fixture(scope="module")
