@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from contract import federation, left, play, workers
+from night import by_night
 
 import protea
 from protea import Method
@@ -67,29 +68,35 @@ def test_the_default_bound_changes_nothing_for_honest_clients():
     assert bounded == play(FedProto(), fraction=1.0, limits=Limits(bound=False))
 
 
-def experiment(method: str, attack: str) -> Experiment:
+def experiment(method: str, attack: str, size: str) -> Experiment:
+    """Five clients; by day four rounds of one small architecture, by night 15 of five."""
+    rounds = 15 if size == "whole" else 4
+    small: dict[str, Any] = {"models": {"family": "tiny_mlp"}, "training": {"lr": 0.05, "batch": 10}}
+    fields = {"server_batch": 50} if size == "small" and method == "fedtgp" else {}
     return experiment_from_table(
         {
-            "rounds": 15,
+            "rounds": rounds,
             "clients": 5,
-            "method": method,
+            "method": {"name": method, **fields},
             "data": {"partition": {"kind": "dirichlet", "alpha": 0.5}},
             "attack": {"kind": attack, "clients": [0], "factor": 10.0},
             "engine": {"name": "inline"},
             "evaluation": {
-                "every": 15,
+                "every": rounds,
                 "protocol": "final",
                 "shared": "never",
                 "snapshots": 0,
                 "local_prototypes": False,
             },
         }
+        | (small if size == "small" else {})
     )
 
 
+@pytest.mark.parametrize("size", ["small", *by_night("whole")])
 @pytest.mark.parametrize("method", ["fedproto", "fedtgp"])
-def test_one_of_five_that_sends_ten_times_as_long_vectors_does_not_harm_the_others(method: str):
-    alone, attacked = (protea.run(experiment(method, kind)) for kind in ("none", "scale"))
+def test_one_of_five_that_sends_ten_times_as_long_vectors_does_not_harm_the_others(method: str, size: str):
+    alone, attacked = (protea.run(experiment(method, kind, size)) for kind in ("none", "scale"))
     assert alone.honest is not None and attacked.honest is not None
     assert alone.honest > 0.85
     assert attacked.honest > alone.honest - 0.03
@@ -97,7 +104,7 @@ def test_one_of_five_that_sends_ten_times_as_long_vectors_does_not_harm_the_othe
 
 
 def test_without_a_bound_the_same_client_ruins_the_others():
-    short = replace(experiment("fedproto", "scale"), rounds=3, failures="skip", limits=Limits(bound=False))
+    short = replace(experiment("fedproto", "scale", "small"), failures="skip", limits=Limits(bound=False))
     bounded = replace(short, limits=Limits())
     ruined, kept = protea.run(short).honest, protea.run(bounded).honest
     assert ruined is not None and kept is not None and ruined < kept - 0.1

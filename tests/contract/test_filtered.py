@@ -12,6 +12,7 @@ from night import by_night
 
 from protea import Filter, Method
 from protea.clients.plan import WorkerPlan
+from protea.config.sections import Evaluation
 from protea.engines.inline import Inline
 from protea.federation.jobs import JobEngine
 from protea.filters.clip import Clip
@@ -30,6 +31,7 @@ FILTERS: dict[str, tuple[Filter, ...]] = {
     "int8 after clip": (Clip(norm=2.0), Quantize("int8")),
     "int8 after noise": (Noise(clip=5.0, noise=0.02), Quantize("int8")),
 }
+AT_THE_END = Evaluation(every=5, shared="never", local_prototypes=False)
 METHODS: list[Method[Any, Any]] = [FedProto(), FedTGP(server_epochs=3), FedDistill(), FedPKD(), FedAvg(), Local()]
 
 
@@ -56,7 +58,8 @@ def test_engines_agree_on_what_was_filtered(method: Method[Any, Any], filters: t
 @pytest.mark.parametrize("method", METHODS[:3], ids=lambda method: type(method).__name__.lower())
 def test_bytes_are_counted_as_sent(method: Method[Any, Any]):
     def sent(filters: tuple[Filter, ...]) -> int:
-        found = play(method, partial(filtered, Inline, filters), rounds=2, fraction=1.0, filters=filters)
+        make = partial(filtered, Inline, filters)
+        found = play(method, make, rounds=2, fraction=1.0, filters=filters, evaluation=AT_THE_END)
         return sum(line["bytes_up"] for line in found["records"] if line["kind"] == "round")
 
     plain = sent(())
@@ -68,7 +71,8 @@ def test_bytes_are_counted_as_sent(method: Method[Any, Any]):
 
 def test_a_method_learns_through_filters_as_without():
     def accuracy(filters: tuple[Filter, ...]) -> float:
-        found = play(FedProto(), partial(filtered, Inline, filters), rounds=5, fraction=1.0, filters=filters)
+        make = partial(filtered, Inline, filters)
+        found = play(FedProto(), make, rounds=5, fraction=1.0, filters=filters, evaluation=AT_THE_END)
         return [line for line in found["records"] if line["kind"] == "round"][-1]["accuracy"]
 
     plain = accuracy(())

@@ -15,12 +15,14 @@ DIGITS = Path(__file__).parents[2] / "examples" / "digits.toml"
 SETTINGS = {  # that they need to learn in a few rounds
     "fedhp": ["training.optimizer=adam", "training.lr=0.005"],  # as its authors have it
     "protonorm": ["training.batch=10", "training.lr=0.02"],
+    "fedtgp": ["training.batch=10"],
     "fednh": ["method.scale=30.0", "method.scale_learns=false"],  # the learned scale takes its time
 }
 
 
-def test_fedproto_clearly_beats_its_own_first_round_and_the_majority_class() -> None:
-    result = protea.run(load_experiment(DIGITS, ["rounds=6"]))
+@pytest.mark.parametrize("changes", [("rounds=5", "data.samples=900"), *by_night((("rounds=6",),))], ids="-".join)
+def test_fedproto_clearly_beats_its_own_first_round_and_the_majority_class(changes: tuple[str, ...]) -> None:
+    result = protea.run(load_experiment(DIGITS, changes))
     first, last = result.records[0].accuracy, result.records[-1].accuracy
     assert first is not None and last is not None
     assert last > first + 0.2
@@ -42,12 +44,14 @@ def test_every_method_learns_digits(method: str, size: str) -> None:
         changes += ["data.public=200", "models.server=tiny_cnn"]
     if needs.same_architecture:
         changes += ["models.family=tiny_cnn"]
+    elif size == "half":
+        changes += ['models.members=["tiny_mlp", "tiny_cnn"]']
     changes += SETTINGS.get(method, [])
     accuracies = [record.accuracy for record in protea.Run(load_experiment(DIGITS, changes))]
     assert accuracies[-1] is not None and accuracies[-1] > (0.75 if size == "whole" else 0.5)  # ten digits
 
 
 def test_the_same_experiment_gives_the_same_numbers() -> None:
-    experiment = load_experiment(DIGITS, ["rounds=1", "clients=3", "engine=inline"])
+    experiment = load_experiment(DIGITS, ["rounds=1", "clients=3", "data.samples=600", "engine=inline"])
     a, b = (next(iter(protea.Run(experiment))) for _ in range(2))
     assert a.clients == b.clients and a.loss == b.loss

@@ -1,38 +1,44 @@
 """What holds for every method, on every engine.
 
 All of it is asked of each method.  A variant is the same class with other fields.  It is asked what these can change:
-that it learns, that its messages may travel, and that its memory may be saved.  The rest of it is for the night.
+that it learns, and that it goes on in other processes from what was saved.  The rest of it is for the night.
 """
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields, replace
-from functools import partial
+from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import toy
-from contract import Backwards, Forgetful, Short, builder, federation, left, play, reference, workers
-from every import FULL, METHODS, every_method, every_variant, parameters
+from contract import (
+    Backwards,
+    Forgetful,
+    Short,
+    builder,
+    holding_out,
+    play,
+    reference,
+    reference_run,
+    resumed,
+    workers,
+)
+from every import FULL, METHODS, every_method, parameters, variants
 
 from protea.cli.listing import paper
 from protea.config.registry import BUILT_IN, find
-from protea.config.sections import Limits
+from protea.config.sections import Evaluation
 from protea.core.method import Method
-from protea.core.payload import nbytes, pack, unpack
+from protea.core.payload import pack, unpack
 from protea.core.rng import Streams
 from protea.data.partition.split import Share
-from protea.engines.inline import Inline
-from protea.federation.jobs import Job, Reply, Watch, ignore
-from protea.federation.loop import Federation
-from protea.federation.plan import FederationPlan
 from protea.methods.fedgh import FedGH
-from protea.runs import checkpoint
+from protea.methods.fedproto import FedProto
 
 
-@every_variant
+@every_method
 def test_it_is_the_same_in_other_processes(method: Method[Any, Any]) -> None:
     assert play(method, workers(2)) == reference(method)
 
@@ -43,16 +49,15 @@ def test_it_does_not_matter_how_many_processes_there_are(method: Method[Any, Any
     assert play(method, workers(count)) == reference(method)
 
 
-@every_method
+@parameters({name: METHODS[name] for name in ("fedproto", "fedtgp", "fedpkd")})
 def test_it_repeats_itself_whoever_finishes_first(method: Method[Any, Any]) -> None:
     assert play(method, Backwards) == reference(method)
 
 
 @every_method
 def test_it_can_answer_by_the_blend(method: Method[Any, Any]) -> None:
-    build = partial(toy.build_holding_out, same_architecture=method.needs.same_architecture)
     found, plain = (
-        play(method, lambda plan, name=name: Inline(replace(plan, answer=name)), build=build, rounds=2)["records"]
+        [line for record in holding_out(method, answer=name)[0] for line in record.lines()]
         for name in ("blend", "method")
     )
     for line, usual in zip(found, plain, strict=True):
@@ -63,7 +68,9 @@ def test_it_can_answer_by_the_blend(method: Method[Any, Any]) -> None:
 
 
 @every_method
-def test_clients_may_wait_on_disk(method: Method[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_may_finish_in_any_order_and_wait_on_disk(
+    method: Method[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = reference(method)
     monkeypatch.setattr("protea.clients.mapped_tensors.LARGE", 0)
     assert play(method, Short) == expected
@@ -134,44 +141,29 @@ def test_payloads_pack_and_unpack_unchanged_and_share_no_memory(method: Method[A
 
 @every_method
 def test_bytes_counted_are_the_bytes_of_what_travels(method: Method[Any, Any]) -> None:
-    seen: list[int] = []
-
-    class Tally(Inline):
-        def map(self, jobs: list[Job], watch: Watch = ignore) -> list[Reply]:
-            replies = super().map(jobs, watch)
-            if jobs[0].task == "train":
-                seen.append(sum(nbytes(job.down) for job in jobs))
-                seen.append(sum(sum(t.numel() * t.element_size() for t in r.up.values()) for r in replies))
-            return replies
-
-    engine = Tally(toy.worker(method, builder(method), seed=7))
-    records = list(Federation(method, engine, toy.server(), FederationPlan(clients=toy.CLIENTS, rounds=2)).run())
-    assert [n for r in records for n in (r.bytes_down, r.bytes_up)] == seen
+    run = reference_run(method)
+    assert [n for r in run.records for n in (r.bytes_down, r.bytes_up)] == run.travelled
 
 
-@parameters({name: method for name, method in FULL.items() if "@" in name}, variants=True)
+@parameters(variants(FULL), variants=True)
 def test_it_learns_blobs_above_chance(method: Method[Any, Any]) -> None:
-    rounds = 16 if method == FedGH() else 8  # its head learns from a few prototypes a round, once each
-    limits = Limits(bound=False)  # which acts on such unlike models in their first rounds: it is not the method
-    records = play(method, rounds=rounds, fraction=1.0, limits=limits)["records"]
+    rounds = 8 if isinstance(method, FedGH | FedProto) else 5
+    evaluation = Evaluation(every=rounds, shared="never", local_prototypes=False)
+    records = play(method, rounds=rounds, fraction=1.0, evaluation=evaluation)["records"]
     last = [line for line in records if line["kind"] == "round"][-1]
     assert last["accuracy"] > 0.6  # three classes each: 1/3 by chance
 
 
-@every_variant
+@every_method
 def test_it_resumes_exactly(method: Method[Any, Any], tmp_path: Path) -> None:
-    first = federation(method)
-    records = [next(first.run())]
-    checkpoint.save(tmp_path, first)
+    run = reference_run(method)
+    assert resumed(run, method, tmp_path) == run.left
 
-    second = federation(method)
-    start = checkpoint.newest(tmp_path)
-    assert start is not None
-    checkpoint.load(start, second)
-    second.recall(records)
-    assert second.server.round == 1
-    records += second.run()
-    assert left(second, records) == reference(method)
+
+@parameters(variants(METHODS), variants=True)
+def test_it_resumes_exactly_in_other_processes(method: Method[Any, Any], tmp_path: Path) -> None:
+    run = reference_run(method)
+    assert resumed(run, method, tmp_path, workers(2)) == run.left
 
 
 @pytest.mark.parametrize("name", BUILT_IN["methods"])

@@ -3,66 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import toy
-from contract import Short, federation, left, play, workers
+from contract import Short, builder, holding_out, play, resumed, watched, workers
 from every import METHODS, every_method, parameters
 
 from protea.clients.worker import Worker
 from protea.core.errors import ConfigError
 from protea.core.method import Method
-from protea.core.samples import Samples
 from protea.core.server import Server
-from protea.engines.inline import Inline
-from protea.evaluation.rules import Rule
 from protea.federation.alone import Alone
-from protea.federation.loop import Federation
-from protea.federation.plan import FederationPlan
 from protea.federation.protect import OWN, Protect, Unfederated, Unprotected, quality
-from protea.federation.record import Cost, Record
+from protea.federation.record import Record
 from protea.methods.local import Local
-from protea.runs import checkpoint
 
 few_methods = parameters({name: METHODS[name] for name in ("fedproto", "fedtgp", "fedpkd", "fedgen", "fedavg")})
 
 
-def builder(method: Method[Any, Any]) -> Any:
-    return partial(toy.build_holding_out, same_architecture=method.needs.same_architecture)
+alike = partial(toy.build_holding_out, same_architecture=True)
 
 
-def played(
-    method: Method[Any, Any], build: Any, rules: tuple[Rule, ...] = (), rounds: int = 2
-) -> tuple[list[Record], Worker, Server]:
-    worker, server = toy.worker(method, build, rules=rules), toy.server()
-    plan = FederationPlan(clients=toy.CLIENTS, rounds=rounds)
-    plan = replace(plan, evaluation=replace(plan.evaluation, rules=rules))
-    loop = Federation(method, Inline(worker), server, plan, test=Samples(toy.BLOBS, toy.TEST))
-    return [replace(record, cost=Cost()) for record in loop.run()], worker, server
-
-
-@cache
 def protected(method: Method[Any, Any]) -> tuple[list[Record], Worker, Server]:
-    """What its protected clients leave, made once."""
-    return played(Protect(method), builder(method))
-
-
-@cache
-def local(same_architecture: bool) -> Worker:
-    """Clients that were trained by themselves."""
-    _, found, _ = played(Local(), partial(toy.build_holding_out, same_architecture=same_architecture))
-    return found
+    """What its protected clients leave, evaluated also by what they would answer otherwise."""
+    return holding_out(Protect(method), rules=(Unprotected(method), Unfederated()))
 
 
 def without_own_rule(record: Record) -> Record:
-    """A record without what the method's own rule answered, which is also part of the blend."""
+    """A record without what the method's own rule answered, which is part of the blend too, or the rules beside it."""
+    own = ("method", "blend", "unprotected", "unfederated")
 
     def others(scores: dict[str, Any]) -> dict[str, Any]:
-        return {rule: score for rule, score in scores.items() if rule not in ("method", "blend")}
+        return {rule: score for rule, score in scores.items() if rule not in own}
 
     clients = [
         replace(
@@ -80,7 +56,7 @@ def without_own_rule(record: Record) -> Record:
 
 @every_method
 def test_what_is_federated_stays_as_it_was(method: Method[Any, Any]) -> None:
-    plain, worker, server = played(method, builder(method))
+    plain, worker, server = holding_out(method)
     records, own_worker, own_server = protected(method)
     assert toy.same_models(worker, own_worker)
     assert toy.same(server.memory.flat()[0], own_server.memory.flat()[0])
@@ -90,13 +66,14 @@ def test_what_is_federated_stays_as_it_was(method: Method[Any, Any]) -> None:
 @every_method
 def test_the_model_beside_it_is_that_of_local(method: Method[Any, Any]) -> None:
     _, worker, _ = protected(method)
-    for id, client in local(method.needs.same_architecture).clients.items():
+    _, alone, _ = holding_out(Local(), alike if method.needs.same_architecture else None)
+    for id, client in alone.clients.items():
         assert toy.same(client.model.state_dict(), worker.clients[id].memory[OWN].state_dict())
 
 
 @every_method
 def test_nobody_is_worse_off_on_held_out_samples(method: Method[Any, Any]) -> None:
-    records, _, _ = played(Protect(method), builder(method), (Unprotected(method), Unfederated()))
+    records, _, _ = protected(method)
     for record in records:
         for client in record.clients:
             hits = client.parts["validation"].hits
@@ -105,9 +82,9 @@ def test_nobody_is_worse_off_on_held_out_samples(method: Method[Any, Any]) -> No
 
 def test_the_rules_beside_it_are_what_the_others_would_answer() -> None:
     method = METHODS["fedproto"]
-    plain, _, _ = played(method, builder(method))
-    by_itself, _, _ = played(Local(), builder(method))
-    records, _, _ = played(Protect(method), builder(method), (Unprotected(method), Unfederated()))
+    plain, _, _ = holding_out(method)
+    by_itself, _, _ = holding_out(Local())
+    records, _, _ = protected(method)
     for record, other, alone in zip(records, plain, by_itself, strict=True):
         assert record.test["unprotected"] == other.test["method"]
         assert record.test["unfederated"] == alone.test["method"]
@@ -115,8 +92,8 @@ def test_the_rules_beside_it_are_what_the_others_would_answer() -> None:
 
 @few_methods
 def test_a_client_may_be_alone_and_protected(method: Method[Any, Any]) -> None:
-    _, worker, _ = played(Alone(method), builder(method))
-    _, own_worker, _ = played(Protect(Alone(method)), builder(method))
+    _, worker, _ = holding_out(Alone(method))
+    _, own_worker, _ = holding_out(Protect(Alone(method)))
     assert toy.same_models(worker, own_worker)
 
 
@@ -124,21 +101,13 @@ def test_a_client_may_be_alone_and_protected(method: Method[Any, Any]) -> None:
 def test_engines_and_resumed_runs_agree_and_clients_may_wait_on_disk(
     method: Method[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method, build = Protect(method), builder(method)
-    expected = play(method, build=build)
-    assert play(method, workers(2), build=build) == expected
-
-    first = federation(method, build=build)
-    records = [next(first.run())]
-    checkpoint.save(tmp_path, first)
-    second = federation(method, build=build)
-    checkpoint.load(checkpoint.complete(tmp_path)[-1], second)
-    second.recall(records)
-    records += second.run()
-    assert left(second, records) == expected
+    method, build = Protect(method), builder(method, toy.build_holding_out)
+    run = watched(method, build=build)
+    assert play(method, workers(2), build=build) == run.left
+    assert resumed(run, method, tmp_path, build=build) == run.left
 
     monkeypatch.setattr("protea.clients.mapped_tensors.LARGE", 0)
-    assert play(method, Short, build=build) == expected
+    assert play(method, Short, build=build) == run.left
 
 
 def test_without_held_out_samples_a_client_is_refused() -> None:

@@ -153,15 +153,20 @@ def test_no_word_of_a_text_is_written_anywhere(notes: str, tmp_path: Path, capsy
     assert "palpitations" not in said.out + said.err
 
 
-@pytest.mark.parametrize("layers", [(0, 1), *by_night(((0, 2, 4),))], ids=["two depths", "three depths"])
+@pytest.mark.xdist_group("test_hf")  # whose process has imported transformers
+@pytest.mark.parametrize(
+    ("layers", "workers"),
+    [((0, 1), 1), *by_night(((0, 2, 4), 2))],  # each process has to import transformers
+    ids=["two depths", "three depths"],
+)
 def test_a_pretrained_encoder_and_a_small_model_on_every_engine_and_resumed(
-    layers: tuple[int, ...], notes: str, tmp_path: Path
+    layers: tuple[int, ...], workers: int, notes: str, tmp_path: Path
 ):
     encoder()
     depths = [{"name": "hf:minilm", "train_layers": count, "length": 16} for count in layers]
     found = experiment(notes, FedPAGR(), (*depths, SMALL[1]), training=Training(lr=0.01), rounds=2)
     inline = left(found, tmp_path / "inline")
-    many = left(replace(found, engine=Engine("processes", 2)), tmp_path / "many")
+    many = left(replace(found, engine=Engine("processes", workers)), tmp_path / "many")
     assert inline == many
     resumes(found, tmp_path, inline)
 

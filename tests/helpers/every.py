@@ -32,6 +32,11 @@ def methods() -> dict[str, Method[Any, Any]]:
     return found
 
 
+def variants(found: dict[str, Method[Any, Any]]) -> dict[str, Method[Any, Any]]:
+    """Those that have other fields than their method."""
+    return {name: method for name, method in found.items() if "@" in name}
+
+
 def parameters(found: dict[str, Method[Any, Any]], *, variants: bool = False) -> pytest.MarkDecorator:
     """Parametrize a test by these methods; variants are left for the night unless this says otherwise."""
     return pytest.mark.parametrize(
@@ -54,4 +59,3 @@ FULL = methods()
 METHODS = {name: light(method) for name, method in FULL.items()}
 PLAIN = {name: method for name, method in METHODS.items() if "@" not in name}
 every_method = parameters(METHODS)
-every_variant = parameters(METHODS, variants=True)
