@@ -20,14 +20,14 @@ ENOUGH_CLIENTS = 4  # in a round; of three, two that are alike say nothing about
 class Bound(RobustFilter):
     """Bounds the influence of a client by the longest vectors that are not in doubt.
 
-    The length of a client is the median length of its vectors.  Up to ``share`` of the clients may be bad, one at
-    least: leave out as many of the longest, and the next one has the *usual* length.  (Not the median of all: honest
-    models that differ may be ten times as long as others in their first round, but are never alone with it.)
+    Up to ``share`` of the clients may be bad, one at least.  Leave out as many of those with the longest vectors: the
+    longest vector of the next one has the *usual* length.  (Not the median of all: honest models that differ may be ten
+    times as long as others in their first rounds, but are hardly ever alone with it.)
 
-    A client beyond ``k`` usual lengths gets the median length of all clients, its vectors shortened alike.  Then every
-    vector is shortened to ``k`` usual lengths at most, and pulled within ``radius`` of them of the geometric median of
-    its class.  Rounds of fewer than four clients, and for the last step classes that fewer than three have, stay as
-    they are.
+    A client whose vectors are, in the median, beyond ``k`` usual lengths gets the median length of all clients, its
+    vectors shortened alike.  Then every vector is shortened to ``k`` usual lengths at most, and pulled within
+    ``radius`` of them of the geometric median of its class.  Rounds of fewer than four clients, and for the last step
+    classes that fewer than three have, stay as they are.
     """
 
     k: Factor = 3.0
@@ -36,14 +36,15 @@ class Bound(RobustFilter):
 
     def robust(self, sent: SideBySide, place: str, at: Gathering) -> Tensor:
         known = sent.present.any(1)
-        own = lengths_of(sent.vectors).masked_fill(~sent.present, torch.nan).nanmedian(1).values.nan_to_num(0.0)
         clients = int(known.sum())
         if clients < ENOUGH_CLIENTS:
             return sent.vectors
+        lengths = lengths_of(sent.vectors)
         in_doubt = min(max(1, int(self.share * clients)), clients - 1)
-        usual = float(own[known].sort(descending=True).values[in_doubt])
+        usual = float(lengths[known].amax(1).sort(descending=True).values[in_doubt])
         if not usual:
             return sent.vectors
+        own = lengths.masked_fill(~sent.present, torch.nan).nanmedian(1).values.nan_to_num(0.0)
         longest = self.k * usual
         scale = torch.where(own > longest, own[known].median() / own.clamp(min=usual), 1.0)
         vectors = sent.vectors * scale[:, None, None]

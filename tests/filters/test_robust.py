@@ -68,7 +68,7 @@ def looked(
 def test_bound_gives_a_client_that_is_too_long_the_median_length():
     honest = [[1.0, 0.0], [0.0, 2.0]]
     found = looked_at(Bound(), [honest, honest, honest, [[10.0, 0.0], [0.0, 20.0]]])
-    assert found[3].tolist() == honest  # lengths 10 and 20, whose lower median is 10; those of the others is 1
+    assert found[3].tolist() == honest  # 10 in the (lower) median, above three times 2; the others have 1
     assert all(each.tolist() == honest for each in found[:3])
 
 
@@ -77,7 +77,7 @@ def test_bound_leaves_honest_models_alone_of_which_half_are_ten_times_as_long():
     for rows in ([short, short, long, long], [short, short, short, long, long]):
         assert [each.tolist() for each in looked_at(Bound(), rows)] == rows
     found = looked_at(Bound(), [short, short, long, long, [[100.0, 0.0], [0.0, 110.0]]])
-    assert found[4].tolist() == long  # ten usual lengths, which are 10: it gets the median, 10
+    assert found[4].tolist() == long  # 100 in the median, usual is 11: it gets the median, 10
 
 
 def test_bound_takes_as_many_clients_for_bad_as_its_share_says():
