@@ -1,7 +1,7 @@
 """The numbers of gain.md: collect them from finished runs, and write the tables and the figure from the collection.
 
 python docs/results/gain.py chosen runs/chosen     # what seed 1 prefers on held-out samples, as arguments of sweep
-python docs/results/gain.py collect runs/gain      # one folder for each data set, one sweep in each -> gain.csv
+python docs/results/gain.py collect runs/gain      # a folder for each data set -> gain.csv, beside what it has
 python docs/results/gain.py tables                 # gain.csv -> Markdown, on the screen
 python docs/results/gain.py figure                 # gain.csv -> gain.png; needs matplotlib
 """
@@ -20,10 +20,18 @@ from protea.runs.reader import RunReader, find
 from protea.runs.spread import Spread
 
 HERE = Path(__file__).parent
+CSV = HERE / "gain.csv"
 OURS = "fedloo"
 MEASURES = ("own", "blend", "worst", "ensemble", "ensemble_blend")  # accuracies, in %
-COLUMNS = ("data", "method", "alone", "seed", *MEASURES, "bytes", "seconds")
+KEY = ("data", "method", "alone", "seed")  # of a run
+COLUMNS = (*KEY, *MEASURES, "bytes", "seconds")
 Run = dict[str, str]  # a line of gain.csv
+
+
+def lines() -> list[Run]:
+    """Read gain.csv."""
+    with CSV.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def collected(folder: Path) -> Iterator[Run]:
@@ -227,11 +235,12 @@ def main(arguments: Sequence[str]) -> None:
         case ["chosen", folder]:
             sys.stdout.writelines(f"{line}\n" for line in chosen(Path(folder)))
         case ["collect", folder]:
-            rows = [",".join(each[name] for name in COLUMNS) for each in collected(Path(folder))]
-            write_text(HERE / "gain.csv", "\n".join([",".join(COLUMNS), *sorted(rows)]) + "\n")
+            before = lines() if CSV.exists() else []  # of runs that were made elsewhere
+            found = {tuple(each[name] for name in KEY): each for each in [*before, *collected(Path(folder))]}
+            rows = sorted(",".join(each[name] for name in COLUMNS) for each in found.values())
+            write_text(CSV, "\n".join([",".join(COLUMNS), *rows]) + "\n")
         case ["tables" | "figure"]:
-            with (HERE / "gain.csv").open(encoding="utf-8", newline="") as file:
-                runs = Runs(list(csv.DictReader(file)))
+            runs = Runs(lines())
             if arguments == ["tables"]:
                 sys.stdout.write(tables(runs) + "\n")
             else:
