@@ -40,7 +40,7 @@ def collected(folder: Path) -> Iterator[Run]:
         run = RunReader.read(path)
         if run.summary is None:
             continue
-        last = run.rounds[-1]
+        last, name = run.rounds[-1], run.method.removesuffix(" alone")
         accuracies = {
             "own": last.accuracy,
             "blend": last.test["blend"].weighted,
@@ -50,7 +50,7 @@ def collected(folder: Path) -> Iterator[Run]:
         }
         yield {
             "data": path.parent.name,
-            "method": run.method.removesuffix(" alone"),
+            "method": name if name.startswith("local") else name.partition("@")[0],  # a chosen value may be a variant's
             "alone": str(int(run.alone)),
             "seed": str(run.seed),
             **{name: "" if each is None else f"{100 * each:.2f}" for name, each in accuracies.items()},
