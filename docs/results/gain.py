@@ -28,10 +28,19 @@ COLUMNS = (*KEY, *MEASURES, "bytes", "seconds")
 Run = dict[str, str]  # a line of gain.csv
 
 
-def lines() -> list[Run]:
-    """Read gain.csv."""
-    with CSV.open(encoding="utf-8", newline="") as file:
+def lines(table: Path = CSV) -> list[Run]:
+    """Read runs that were collected; none where there is no such file yet."""
+    if not table.exists():
+        return []
+    with table.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def collect(folder: Path, table: Path = CSV) -> None:
+    """Add the finished runs below a folder to a table, beside those that were made elsewhere."""
+    found = {tuple(each[name] for name in KEY): each for each in [*lines(table), *collected(folder)]}
+    rows = sorted(",".join(each[name] for name in COLUMNS) for each in found.values())
+    write_text(table, "\n".join([",".join(COLUMNS), *rows]) + "\n")
 
 
 def collected(folder: Path) -> Iterator[Run]:
@@ -235,10 +244,7 @@ def main(arguments: Sequence[str]) -> None:
         case ["chosen", folder]:
             sys.stdout.writelines(f"{line}\n" for line in chosen(Path(folder)))
         case ["collect", folder]:
-            before = lines() if CSV.exists() else []  # of runs that were made elsewhere
-            found = {tuple(each[name] for name in KEY): each for each in [*before, *collected(Path(folder))]}
-            rows = sorted(",".join(each[name] for name in COLUMNS) for each in found.values())
-            write_text(CSV, "\n".join([",".join(COLUMNS), *rows]) + "\n")
+            collect(Path(folder))
         case ["tables" | "figure"]:
             runs = Runs(lines())
             if arguments == ["tables"]:
