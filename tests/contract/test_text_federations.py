@@ -29,6 +29,7 @@ from protea.methods.fml import FML
 from protea.runs.setup import prepare
 
 SMALL = tuple({"name": name, "buckets": 300, "width": 8, "length": 16} for name in ("bag", "textcnn", "bilstm"))
+Pretrained = tuple[Experiment, int, dict[str, object]]  # what was run, workers of another engine, what it left
 COMPLAINTS = {
     "heart": ("chest pain", "palpitations", "irregular pulse", "shortness of breath"),
     "bone": ("broken wrist", "swollen knee", "hip fracture", "sprained ankle"),
@@ -44,14 +45,18 @@ def views(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def notes(tmp_path: Path) -> str:
-    """72 notes of 36 patients, three kinds of complaint."""
+    return written_notes(tmp_path)
+
+
+def written_notes(folder: Path) -> str:
+    """Write 72 notes of 36 patients, three kinds of complaint."""
     rows = [
         (f"Patient {n} came with {what}, since {n % 9} days.", label, n // 2)
         for n, (label, what) in enumerate((k, c) for _ in range(6) for k, cs in COMPLAINTS.items() for c in cs)
     ]
-    with (tmp_path / "notes.csv").open("w", newline="", encoding="utf-8") as file:
+    with (folder / "notes.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("text", "label", "patient"), *rows])
-    return str(tmp_path / "notes.csv")
+    return str(folder / "notes.csv")
 
 
 def experiment(notes: str, method: Method[Any, Any] | None = None, members: Any = SMALL, **changes: Any) -> Experiment:
@@ -153,22 +158,32 @@ def test_no_word_of_a_text_is_written_anywhere(notes: str, tmp_path: Path, capsy
     assert "palpitations" not in said.out + said.err
 
 
-@pytest.mark.xdist_group("test_hf")  # whose process has imported transformers
-@pytest.mark.parametrize(
-    ("layers", "workers"),
-    [((0, 1), 1), *by_night(((0, 2, 4), 2))],  # each process has to import transformers
+@pytest.fixture(
+    scope="module",
+    params=[((0, 1), 1), *by_night((((0, 2, 4), 2),))],  # each process has to import transformers
     ids=["two depths", "three depths"],
 )
-def test_a_pretrained_encoder_and_a_small_model_on_every_engine_and_resumed(
-    layers: tuple[int, ...], workers: int, notes: str, tmp_path: Path
-):
+def pretrained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
     encoder()
+    layers, workers = request.param
+    folder = tmp_path_factory.mktemp("pretrained")
     depths = [{"name": "hf:minilm", "train_layers": count, "length": 16} for count in layers]
-    found = experiment(notes, FedPAGR(), (*depths, SMALL[1]), training=Training(lr=0.01), rounds=2)
-    inline = left(found, tmp_path / "inline")
-    many = left(replace(found, engine=Engine("processes", workers)), tmp_path / "many")
-    assert inline == many
-    resumes(found, tmp_path, inline)
+    given = experiment(written_notes(folder), FedPAGR(), (*depths, SMALL[1]), training=Training(lr=0.01), rounds=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROTEA_VIEWS", str(folder / "views"))
+        return given, workers, left(given, folder / "inline")
+
+
+@pytest.mark.xdist_group("test_hf")  # whose process has imported transformers
+def test_a_pretrained_encoder_and_a_small_model_are_the_same_in_other_processes(pretrained: Pretrained, tmp_path: Path):
+    given, workers, inline = pretrained
+    assert left(replace(given, engine=Engine("processes", workers)), tmp_path / "many") == inline
+
+
+@pytest.mark.xdist_group("test_hf")
+def test_a_pretrained_encoder_and_a_small_model_resume_to_the_bit(pretrained: Pretrained, tmp_path: Path):
+    given, _, inline = pretrained
+    resumes(given, tmp_path, inline)
 
 
 def test_a_run_of_texts_resumes_to_the_bit(notes: str, tmp_path: Path):
