@@ -221,11 +221,15 @@ def _order(runs: Sequence[_Judged], choice: ComparedNumber) -> tuple[float, str]
 
 
 def _base(rows: Sequence[tuple[str, str]], against: str | None) -> str | None:
-    """The label that others are compared with: as asked, else local training, else the first row."""
+    """The label that others are compared with: as asked, else local training, else the first row.
+
+    Rows come best first: where there is no plain ``local`` but variants of it, the best of these is the one to beat.
+    """
     if against is None:
         if len(rows) == 1:
             return None
-        return next((label for label, method in rows if method == "local"), rows[0][0])
+        local = [(method != "local", label) for label, method in rows if is_local(method)]
+        return min(local, key=lambda each: each[0])[1] if local else rows[0][0]
     exact = [label for label, _ in rows if label == against]
     found = exact or [label for label, method in rows if method == against]
     if not found:

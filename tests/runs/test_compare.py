@@ -303,6 +303,16 @@ def test_what_moves_no_number_makes_no_row(tmp_path: Path):
     assert [(row.label, row.score.count) for row in compare([tmp_path]).rows] == [("fedproto", 2)]
 
 
+def test_without_plain_local_the_best_of_its_variants_is_the_one_to_beat(tmp_path: Path):
+    variants = Local.variants
+    written(tmp_path / "a", FedProto(), [0.9])
+    written(tmp_path / "b", replace(Local(), **variants["cosine"]), [0.7])
+    written(tmp_path / "c", replace(Local(), **variants["smoothing"]), [0.8])
+    assert compare([tmp_path]).against == "local@smoothing"
+    written(tmp_path / "d", Local(), [0.6])
+    assert compare([tmp_path]).against == "local"
+
+
 def test_against_must_name_one_row(tmp_path: Path):
     written(tmp_path / "a", FedProto(pull=1), [0.9])
     written(tmp_path / "b", FedProto(pull=2), [0.8])
