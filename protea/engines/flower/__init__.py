@@ -42,9 +42,16 @@ except ImportError:
     ) from None
 
 VERSION = "1.41.0"
+BACKOFF = 0.02  # seconds
 if flwr.__version__ != VERSION:
     raise ConfigError(
         f"Flower {flwr.__version__} is installed; this version of Protea works with {VERSION}.  "
         f"Type: pip install flwr=={VERSION}"
     )
+from flwr.supercore.inflatable import inflatable_utils  # noqa: E402  of this version only
+
+# A message is announced before all its parts are there.  Who looks for a part too early would wait a second; twice or
+# more in every step of a round.
+for pull in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
+    pull.__kwdefaults__["initial_backoff"] = BACKOFF
 logging.getLogger("flwr").setLevel(logging.ERROR)  # what matters is raised, and told in our words
