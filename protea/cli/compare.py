@@ -62,6 +62,9 @@ def compare(
     clients: Annotated[
         bool, typer.Option("--clients", help="Also each client's difference, with who gains and who loses.")
     ] = False,
+    rules: Annotated[
+        bool, typer.Option("--rules", help="Also the same number by every answering rule: head, prototypes, blend.")
+    ] = False,
 ) -> None:
     """Compare methods over the seeds of their runs."""
     if format is not None:
@@ -78,6 +81,7 @@ def compare(
         anyway=anyway,
         where=where or [],
         clients=clients,
+        rules=rules,
     )
     form = format or ENDINGS.get(out.suffix if out else "", "table")
     text = FORMATS[form](found, clients)

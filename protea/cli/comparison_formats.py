@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from protea.cli import gain_tables
+from protea.cli import gain_tables, rule_table
 from protea.config.units import format_bytes
 from protea.config.words import LOWER_IS_BETTER, MEASURES, PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.runs.compare import Comparison, Row
@@ -96,8 +96,14 @@ class Section:
 
 
 def sections(found: Comparison, clients: bool) -> list[Section]:
-    """Lay out the tables: methods, their gains where somebody trains alone, and if asked for, single clients."""
+    """Lay out the tables: methods, their gains where somebody trains alone; if asked for, rules and single clients."""
     tables = [Section(caption(found), cells(found), footnotes(found), explained(found))]
+    if found.by_rule:
+        tables.append(
+            Section(
+                f"{measured(found.choice)} by every answering rule", rule_table.columns(found), [], rule_table.WORDS
+            )
+        )
     if found.gains:
         columns, words = gain_tables.method_columns(found), gain_tables.explained(found)
         tables.append(Section("Gain in points of accuracy, and where it comes from", columns, [], words))
@@ -140,8 +146,10 @@ def markdown(found: Comparison, clients: bool = False) -> str:
 
 def markdown_section(section: Section) -> str:
     """Format one table, with what it says below it."""
-    lines = [list(section.columns), ["---" if name == "method" else "---:" for name in section.columns]]
-    lines += [[cell.replace("|", "\\|").replace("*", "\\*") for cell in row] for row in section.rows]
+    head, *cells = [
+        [cell.replace("|", "\\|").replace("*", "\\*") for cell in row] for row in [section.columns, *section.rows]
+    ]
+    lines = [head, ["---" if name == "method" else "---:" for name in head], *cells]
     notes = [line.replace("*", "\\*", 1) for line in section.marks]
     rows = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     below = [" ".join(section.words)] if section.words else []
@@ -190,7 +198,7 @@ def comma_separated(found: Comparison, clients: bool = False) -> str:
 
 def plain_methods(found: Comparison) -> list[dict[str, Any]]:
     """Give the numbers of each method."""
-    choice, rows = found.choice, []
+    choice, rows, by_rule = found.choice, list[dict[str, Any]](), found.by_rule.items()
     for row in found.rows:
         score, difference = row.score, row.difference
         rows.append(
@@ -223,6 +231,7 @@ def plain_methods(found: Comparison) -> list[dict[str, Any]]:
                 "seed_list": " ".join(map(str, row.seeds)),
                 "differs": "; ".join(f"{name}={here}" for name, (here, _) in row.differs.items()),
                 **gain_tables.plain_parts(found, row.label),
+                **{f"by_{rule}": means[row.label].mean if row.label in means else None for rule, means in by_rule},
             }
         )
     return rows

@@ -16,6 +16,7 @@ from protea.config.words import MEASURES
 from protea.core.errors import ConfigError
 from protea.runs.compared_gains import LabelledRun, MethodGain, method_gains
 from protea.runs.compared_number import ComparedNumber, choose_number, refuse_unknown
+from protea.runs.compared_rules import RuleMeans, rule_means
 from protea.runs.directory import RunDirectory
 from protea.runs.gain import is_local
 from protea.runs.reader import RunReader, find, unwell
@@ -73,6 +74,7 @@ class Comparison:
     notes: list[str]  # what was left out, and what else a reader must know
     warnings: list[str]  # of the runs, which look unwell
     gains: list[MethodGain]  # of each row but that compared against, best first; none where nobody trains alone
+    by_rule: RuleMeans  # the number by every answering rule, if asked for
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,12 @@ def compare(
     anyway: bool = False,
     where: Sequence[str] = (),
     clients: bool = False,
+    rules: bool = False,
 ) -> Comparison:
-    """Compare the runs in ``paths`` that have the settings ``where``; with ``clients``, client by client too.
+    """Compare the runs in ``paths`` that have the settings ``where``.
 
-    Raise :class:`ConfigError` where they do not compare, unless ``anyway``.
+    With ``clients``, they are compared client by client too; with ``rules``, by every answering rule.  Raise
+    :class:`ConfigError` where they do not compare, unless ``anyway``.
     """
     if target is not None and measure in MEASURES and not 0 < target <= 1:
         raise ConfigError(f"--target is {target:g}; expected is a share, such as --target 0.9 for 90 %.")
@@ -129,7 +133,10 @@ def compare(
             notes.append(f"{row.label} has no run with seed {words_of(missing)}: its mean is over other seeds.")
     warnings = unwell({label: [each.run for each in runs] for label, runs in best_first})
     gains = _gains([(label, each.run) for label, runs in best_first for each in runs], base, choice, clients)
-    return Comparison(choice, rows, base, target, _data(usual), int(usual["rounds"]), seeds, notes, warnings, gains)
+    by_rule = rule_means({label: [each.run for each in runs] for label, runs in best_first}, choice) if rules else {}
+    return Comparison(
+        choice, rows, base, target, _data(usual), int(usual["rounds"]), seeds, notes, warnings, gains, by_rule
+    )
 
 
 def _gains(runs: Sequence[LabelledRun], base: str | None, choice: ComparedNumber, clients: bool) -> list[MethodGain]:

@@ -536,6 +536,30 @@ def command(typed: Command) -> Pair:
     return call
 
 
+def test_rules_side_by_side(three: Path, command: Pair):
+    found = compare([three], rules=True)
+    assert list(found.by_rule) == ["method", "head"]  # in the order of docs/evaluation.md
+    assert found.by_rule["method"]["fedproto"].mean == pytest.approx(0.85)
+    assert found.by_rule["head"]["fedproto"].mean == pytest.approx(0.085)  # a tenth, in these records
+    assert compare([three]).by_rule == {}
+    printed = command("compare", three, "--rules", "--format", "markdown")[0]
+    assert "| method | own rule | head |" in printed and "| fedproto | 85.00 | 8.50 |" in printed
+    (line, *_) = csv.DictReader(StringIO(command("compare", three, "--rules", "--format", "csv")[0]))
+    assert float(line["by_head"]) == pytest.approx(0.085)
+
+
+def test_a_rule_that_some_seeds_lack_has_no_mean(three: Path, command: Pair):
+    file = three / "proto-2" / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "round":
+            del line["test"]["head"]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = compare([three], rules=True)
+    assert set(found.by_rule["head"]) == {"local"}
+    assert "| fedproto | 85.00 | - |" in command("compare", three, "--rules", "--format", "markdown")[0]
+
+
 def test_the_table_says_what_its_numbers_are(three: Path, command: Pair):
     out, notes = command("compare", three, "--target", "0.8")
     text = " ".join(out.split())
