@@ -16,13 +16,13 @@ from pathlib import Path
 
 from measure import Table
 
-from protea import rounds
+from protea import Run
 from protea.config.experiment import load_experiment
 
 
 def run(path: str, changes: list[str]) -> None:
     """One run, whose records go to standard output."""
-    for record in rounds(load_experiment(Path(path), changes)):
+    for record in Run(load_experiment(Path(path), changes)):
         print(json.dumps(asdict(record)), flush=True)
 
 

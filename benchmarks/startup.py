@@ -20,14 +20,14 @@ LIMIT = 3.0  # seconds
 TORCH = "import time, torch; print('at', time.time(), flush=True)"
 RUN = """
 import sys, time
-from protea.engines.processes.forkserver import warm
-warm()  # as protea/__main__.py does
-from protea import plugins
+from protea.engines.processes.forkserver import start_forkserver
+start_forkserver()  # as protea/__main__.py does
+from protea.config import registry
 from protea.cli.app import main
 def first(self, jobs, watch=None):
     print("at", time.time(), flush=True)
     sys.exit()
-plugins.find("engines", "processes").map = first
+registry.find("engines", "processes").map = first
 main()
 """
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import replace
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +29,31 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import measure
 
     return measure
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "docs", "examples", "fuzz"])
+def test_scripts_import_what_there_is(folder: str) -> None:
+    """Also in pieces of code that they start as processes of their own."""
+    found = {
+        (node.module, name.name)
+        for path in (FOLDER.parent / folder).rglob("*.py")
+        for tree in [ast.parse(path.read_text("utf-8"))]
+        for node in [*ast.walk(tree), *chain.from_iterable(map(ast.walk, pieces(tree)))]
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "protea"
+        for name in node.names
+    }
+    assert found
+    for module, name in sorted(found):
+        if "flower" not in module:  # which needs an extra
+            assert hasattr(import_module(module), name) or import_module(f"{module}.{name}"), f"{module} has no {name}"
+
+
+def pieces(tree: ast.AST) -> Iterator[ast.AST]:
+    """Texts of a script that are Python themselves."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "from protea" in node.value:
+            with suppress(SyntaxError):
+                yield ast.parse(node.value)
 
 
 def test_every_second_turn_goes_backwards(measure: Any) -> None:
