@@ -2,43 +2,92 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Annotated, Any
+
+import click
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
-from protea.cli import federation, site
-from protea.cli.audit import audit
-from protea.cli.compare import compare
-from protea.cli.export import export
-from protea.cli.listing import doctor, list_
-from protea.cli.predict import predict
-from protea.cli.report import report
-from protea.cli.reproduce import reproduce
-from protea.cli.run import resume, run
-from protea.cli.show import show
-from protea.cli.sweep import sweep
+import protea
 from protea.core.errors import ProteaError
 
+COMMANDS = {  # module of this folder and name in it, and the first sentence of its help
+    "run": ("run:run", "Run an experiment, and keep its records in a run directory."),
+    "resume": ("run:resume", "Continue a run that was interrupted, from its newest checkpoint."),
+    "show": ("show:show", "Show what an experiment would do: settings, who has which data, models, bytes, time."),
+    "audit": (
+        "audit:audit",
+        "Attack what was sent, or what a site would send, and say of each class whether it leaks.",
+    ),
+    "list": ("listing:list_", "List methods, families, architectures, data, partitions, engines or tables of papers."),
+    "doctor": ("listing:doctor", "Say what is installed, what is missing, and the command that adds it."),
+    "compare": ("compare:compare", "Compare methods over the seeds of their runs."),
+    "export": ("export:export", "Write the numbers of all rounds and clients in long form: one line for each number."),
+    "predict": ("predict:predict", "Predict the classes of new samples by the trained model of a client."),
+    "report": ("report:report", "Show runs, ended or not, in one HTML page that works offline."),
+    "reproduce": ("reproduce:reproduce", "Run a table of a paper again, and show its numbers beside ours."),
+    "sweep": ("sweep:sweep", "Run all combinations of settings, or search for good ones."),
+    "federation": ("federation:app", "Coordinate a federation over a network."),
+    "site": ("site:app", "Take part in a federation over a network."),
+}
+
+
+class LazyCommands(TyperGroup):
+    """The subcommands, each imported when it is used: help and completion are there before torch could be imported."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: click.Command(name, help=words) for name, (_, words) in COMMANDS.items()}
+        self.listing = False  # whether names and words are all that is asked for
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import a subcommand; where a list of all is made, its name and words will do."""
+        if self.listing or name not in COMMANDS:
+            return self.commands.get(name)
+        module, attribute = COMMANDS[name][0].split(":")
+        found = getattr(import_module(f"protea.cli.{module}"), attribute)
+        if not isinstance(found, typer.Typer):
+            one = typer.Typer(add_completion=False)
+            one.command(name)(found)
+            found = one
+        return typer.main.get_command(found)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Show the help of ``protea`` itself."""
+        self.listing = True
+        super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Complete the name of a subcommand."""
+        self.listing = True
+        return super().shell_complete(ctx, incomplete)
+
+
 app = typer.Typer(
+    cls=LazyCommands,
+    suggest_commands=False,  # click does it
     help="Federated learning across different models and different data, by exchanging class prototypes.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-app.command()(run)
-app.command()(resume)
-app.command()(show)
-app.command()(audit)
-app.command("list")(list_)
-app.command()(doctor)
-app.add_typer(federation.app, name="federation")
-app.add_typer(site.app, name="site")
-app.command()(compare)
-app.command()(export)
-app.command()(predict)
-app.command()(report)
-app.command()(reproduce)
-app.command()(sweep)
+
+def show_version(asked: bool) -> None:
+    """Print the version, and do nothing else."""
+    if asked:
+        typer.echo(f"protea {protea.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take the options that stand before a subcommand."""
 
 
 def main() -> None:

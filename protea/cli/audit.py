@@ -53,7 +53,7 @@ def audit(
     shadows: Annotated[int, typer.Option(min=0, help="Shadow models of the calibrated test; 0 for none.")] = 16,
     records: Annotated[bool, typer.Option(help="Show records in the page.")] = True,
 ) -> None:
-    """Attack what a client sent, or what a site would send, and say of each class whether it leaks.
+    """Attack what was sent, or what a site would send, and say of each class whether it leaks.
 
     Nothing is sent, and the run or site stays as it is.
     """

@@ -15,7 +15,7 @@ from rich.text import Text
 from protea.core.errors import ConfigError
 from protea.network.coordinator.status import Status
 
-app = typer.Typer(help="Coordinate a federation over a network.", no_args_is_help=True)
+app = typer.Typer(help="Coordinate a federation over a network.", no_args_is_help=True, add_completion=False)
 
 Directory = Annotated[Path, typer.Argument(help="The federation's directory.", show_default=False)]
 

@@ -37,6 +37,7 @@ EXTRAS = {
     "parquet": ("pyarrow",),
     "pandas": ("pandas",),
     "plots": ("matplotlib",),
+    "privacy": ("opacus",),
 }
 
 

@@ -17,7 +17,7 @@ from protea.config.units import format_bytes
 from protea.core.errors import ConfigError
 from protea.core.files import hold_lock, unused_path, write_bytes, write_text
 
-app = typer.Typer(help="Take part in a federation over a network.", no_args_is_help=True)
+app = typer.Typer(help="Take part in a federation over a network.", no_args_is_help=True, add_completion=False)
 
 BundleFile = Annotated[
     Path | None, typer.Argument(metavar="[BUNDLE]", help="What the coordinator sent.", show_default=False)

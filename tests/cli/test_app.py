@@ -1,0 +1,60 @@
+"""The command itself: its help and version, without waiting for torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+import typer
+from typed import Command
+
+import protea
+from protea.cli.app import COMMANDS, app
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["no-such-command"]], ids=lambda given: given[0])
+def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
+    code = f"""
+import sys
+sys.argv = ["protea", *{arguments}]
+from protea.cli.app import main
+try:
+    main()
+except SystemExit:
+    heavy = [name for name in ("torch", "numpy", "scipy", "sklearn", "pydantic", "flwr") if name in sys.modules]
+    sys.exit(", ".join(heavy) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_version_is_that_of_the_package(typed: Command) -> None:
+    assert typed("--version").lines == [f"protea {protea.__version__}"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    found = group.get_command(click.Context(group), name)
+    assert found is not None and found.help is not None
+    assert " ".join(found.help.split()).startswith(COMMANDS[name][1])
+
+
+def test_every_command_is_listed_and_a_misspelt_one_is_named_once(typed: Command) -> None:
+    listed = typed("--help").out
+    assert all(f" {name} " in listed for name in COMMANDS)
+    said = typed("cmpare")
+    assert said.code == 2 and said.err.count("Did you mean 'compare'?") == 1
+
+
+def test_completion_knows_the_names() -> None:
+    code = "import sys; from protea.cli.app import main; main(); sys.exit('torch' in sys.modules)"
+    given = {"_PROTEA_COMPLETE": "complete_bash", "COMP_WORDS": "protea rep", "COMP_CWORD": "1", "PATH": "/usr/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.argv = ['protea']; {code}"],
+        capture_output=True, text=True, env=given, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["report", "reproduce"], done.stderr
