@@ -25,6 +25,7 @@ from protea.evaluation.client_side import Examination, FeatureSpace
 from protea.evaluation.counts import Counts
 from protea.evaluation.server_side import Judged
 from protea.federation.jobs import Job, JobKind, Reply
+from protea.federation.privacy import REASONS, Privacy
 from protea.filters.base import Passage
 from protea.methods.fedgen import FedGen
 from protea.methods.fedproto import FedProto
@@ -368,6 +369,9 @@ def test_no_report_tells_nothing_and_no_loss(tmp_path: Path) -> None:
     own = release(policy(tmp_path, 'report = "none"'), 50, 50, 50)
     assert own.evaluation(examination(20, 10, 2)).flat()["rules"].tolist() == []
     assert own.reply(Reply(1, 3, {}, 60, {"loss": 0.1})).metrics == {}
+    for spent in (Privacy(2.0, 1e-5, spent=True), Privacy(why=REASONS[3])):  # which nothing of the data says
+        told = own.reply(Reply(1, 3, {}, 60, {"loss": 0.1, **spent.metrics()})).metrics
+        assert Privacy.read(told) == spent and "loss" not in told
 
 
 # At a site
