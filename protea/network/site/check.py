@@ -104,7 +104,8 @@ def trial(path: Path | Site) -> Trial:
     trained, client = replies[0], durable.worker.client(site.id)
     counts = class_counts(trained, len(task.classes))
     told = {name: count for name, count in zip(task.classes, counts, strict=True) if count}
-    privacy, loss = Privacy.read(trained.metrics), "mean loss, " if "loss" in trained.metrics else ""
+    privacy = Privacy.read(trained.metrics)
+    said = ["mean loss"] * ("loss" in trained.metrics) + ["what noise guarantees"] * (privacy is not None)
     return Trial(
         site=site.name,
         id=site.id,
@@ -117,7 +118,7 @@ def trial(path: Path | Site) -> Trial:
         leaving=leaves,
         sizes=sizes,
         classes=list(told),
-        beside=f"number of training samples ({trained.samples}), {loss}seconds; "
+        beside=f"number of training samples ({trained.samples}), {', '.join([*said, 'seconds'])}; "
         f"and once, at the beginning, the names of the site and of its model ({site.model_name})",
         told=told,
         samples=trained.samples,
