@@ -58,6 +58,12 @@ def audit(
     Nothing is sent, and the run or site stays as it is.
     """
     refuse_unwritable(json_file, html)
+    if json_file is not None and html is not None and json_file.absolute() == html.absolute():
+        raise ConfigError(f"--json and --html are both {html}: the page would replace the numbers.  Name two files.")
+    if shadows % 2:
+        raise ConfigError(
+            f"--shadows {shadows}: an even number is needed, as each record is in half of them; or 0 for none."
+        )
     from protea.studies.audit import attack, thresholds_from
 
     limits = thresholds_from(thresholds or [])
@@ -70,7 +76,7 @@ def audit(
             from protea.studies.audit import subject_of_run
 
             subject = subject_of_run(path, client, rounds or ROUNDS, told)
-        found = attack(subject, limits, shadows=shadows - shadows % 2, told=told)
+        found = attack(subject, limits, shadows=shadows, told=told)
     show_audit(Console(), found)
     write_audit(Console(), found, json_file, html, records)
 
@@ -154,7 +160,7 @@ def show_audit(console: Console, found: AuditResult) -> None:
         say(console, f"  ... and {len(found.reasons) - SHOWN} more classes; --html or --json have all.")
     for finding in found.findings:
         if not finding.label and finding.attack in ("shadows", "labels", "replies"):
-            say(console, f"  All classes, {kind_of(finding)}: {in_words(finding)}")
+            say(console, f"  All classes, {kind_of(finding)}: {in_words(finding)}  [{finding.verdict}]")
     say(console, summary(found))
 
 
@@ -205,11 +211,8 @@ def kind_of(finding: AuditFinding) -> str:
 def in_words(finding: AuditFinding) -> str:
     """Return a finding on the whole client as a sentence."""
     if finding.number is None or finding.low is None or finding.high is None:
-        return f"{finding.words}  [{finding.verdict}]"
-    return (
-        f"{finding.measure} {finding.number:.2f} ({finding.low:.2f} to {finding.high:.2f}).  {finding.words}  "
-        f"[{finding.verdict}]"
-    )
+        return finding.words
+    return f"{finding.measure} {finding.number:.2f} ({finding.low:.2f} to {finding.high:.2f}).  {finding.words}"
 
 
 def write_audit(console: Console, found: AuditResult, json_file: Path | None, html: Path | None, records: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from protea.cli.audit import audit_site, stated
+from protea.cli.audit import audit_site, refuse_unwritable, stated
 from protea.cli.federation import say
 from protea.cli.predict import Out, Resize, SamplesPath, progress, refuse_out, show_predictions
 from protea.cli.site_files import CODE, SETTINGS, new_policy
@@ -75,8 +75,7 @@ def check(
     from protea.network.site.statement import make_statement
     from protea.report.document import document_page
 
-    if html is not None and not html.parent.is_dir():
-        raise ConfigError(f"--html {html}: there is no folder {html.parent}.")
+    refuse_unwritable(html)
     if bundle is not None:
         open_bundle(directory, bundle)
     site, console = Site(directory), Console()

@@ -59,6 +59,7 @@ max_rounds = 100            # of a task: every round tells more
 max_upload = "10MB"         # in one round
 filters = []                # that a task must have, such as ["clip", "noise"]
 expires = {expires}        # the last day of taking part
+prepared_alone = false      # true: data() prepares each record by itself.  Without that, no epsilon is claimed
 
 [refused]                   # values that settings of a task may not have
 "method.taken" = ["before"] # prototypes by a model that has not been trained yet

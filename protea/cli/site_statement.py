@@ -28,6 +28,7 @@ def statement_document(found: Statement) -> Document:
             _leaving(found),
             _held_back(found),
             DocumentSection("What evaluation replies contain", [found.evaluation]),
+            DocumentSection("Differential privacy", [found.privacy]),
             DocumentSection("Bytes", [size_words(found)]),
             DocumentSection(
                 "What the coordinator may ask",

@@ -16,6 +16,7 @@ from protea.core.errors import PrivacyError
 from protea.core.ledger import history_of, spend
 from protea.core.method import Method
 from protea.core.payload import Named, Payload, places_of
+from protea.core.private_sgd import PrivateTraining
 from protea.core.prototypes import Prototypes
 from protea.core.split_model import SplitModel
 from protea.core.wrapping import Wrapper
@@ -56,6 +57,25 @@ def why_not(method: Method[Any, Any], model: SplitModel, filters: Sequence[Filte
     return REASONS[0]
 
 
+def reason_of(
+    method: Method[Any, Any], filters: Sequence[Filter], client: Client, unguarded: str = "", *, by_counts: bool = False
+) -> str:
+    """Return why no formal guarantee holds for what a client sends; an empty string where it holds.
+
+    ``by_counts``: classes are kept back by their exact numbers of samples.
+    """
+    why = why_not(method, client.model, filters, client.training.dp is not None)
+    return why or unguarded or (REASONS[6] if by_counts else REASONS[0])
+
+
+def refuse_idle_budget(noise: Noise | None, training: PrivateTraining | None, why: str, where: str) -> None:
+    """Raise :class:`PrivacyError` for a privacy budget where no guarantee holds, which is what ``why`` says."""
+    if why and (noise is not None or training is not None):
+        budget = least_budget(noise, None if training is None else training.budget)
+        if budget.epsilon is not None:
+            raise PrivacyError(f"{where}: there is a privacy budget, and nothing it could be spent on: {why}.")
+
+
 def declared(method: Method[Any, Any]) -> frozenset[str] | None:
     """Return what a method declares of its uploads; nothing if a subclass changed them and declares nothing itself."""
     line = type(method).__mro__
@@ -87,22 +107,21 @@ def leave_private(
     at: Passage,
     before: Sequence[Event],
     withhold: Callable[[Named], Named] | None = None,
+    unguarded: str = "",
 ) -> tuple[Named, Privacy | None]:
     """Apply all filters to an upload, and tell what a client has spent with it; nothing is told where nothing is noisy.
 
     ``before`` is the client's history before this round.  ``withhold`` keeps back classes by their exact
-    numbers of samples, also what noise makes of them.  :class:`PrivacyError` if the upload would cost more than the
-    budget, or if there is a budget and no guarantee to spend it on.
+    numbers of samples, also what noise makes of them.  ``unguarded`` is why no guarantee holds for any method, if
+    so.  :class:`PrivacyError` if the upload would cost more than the budget.
     """
     noise, dp = noise_filter(filters), client.training.dp
     if noise is None and dp is None:
         return leave_all(filters, up, at), None
-    why = why_not(method, client.model, filters, dp is not None) or (REASONS[0] if withhold is None else REASONS[6])
+    why = reason_of(method, filters, client, unguarded, by_counts=withhold is not None)
     budget = least_budget(noise, None if dp is None else dp.budget)
     where = f"client {client.id}, round {client.round}"
     if why:
-        if budget.epsilon is not None:
-            raise PrivacyError(f"{where}: there is a privacy budget, and nothing it could be spent on: {why}.")
         return _left(filters, up, at, withhold), Privacy(why=why)
     trained = history_of(client.memory)
     up = up if noise is None else _noisy(method, noise, client, up, at, budget, where)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from protea.clients.offload import OffloadedStore, full_at
 from protea.clients.plan import WorkerPlan
-from protea.clients.privacy import leave_private
+from protea.clients.privacy import leave_private, noise_filter, reason_of, refuse_idle_budget
 from protea.clients.state_files import undone_if_it_fails
 from protea.clients.store import ClientStore, MemoryStore
 from protea.core.accounting import Event
@@ -115,6 +115,7 @@ class Worker:
             case "look":
                 return Reply(job.client, job.round, pack(snapshot(client)))
             case "train":
+                self._refuse_idle_budget(client)
                 before = history_of(client.memory)
                 with undone_if_it_fails(client) if plan.careful else nullcontext():
                     up, privacy = self._leaving(job, client, pack(method.local_update(client, down)), before)
@@ -144,9 +145,23 @@ class Worker:
         )
         withhold = partial(release.withhold, at=at)
         found, privacy = leave_private(
-            self.method, plan.filters, client, withhold(up), at, before, withhold if release.by_counts else None
+            self.method,
+            plan.filters,
+            client,
+            withhold(up),
+            at,
+            before,
+            withhold if release.by_counts else None,
+            plan.unguarded,
         )
         return release.upload(found, at), privacy
+
+    def _refuse_idle_budget(self, client: Client) -> None:
+        """Raise :class:`PrivacyError`, before anything is trained, for a budget that nothing can be spent on."""
+        plan, noise, training = self.plan, noise_filter(self.plan.filters), client.training.dp
+        if noise is not None or training is not None:
+            why = reason_of(self.method, plan.filters, client, plan.unguarded, by_counts=plan.release.by_counts)
+            refuse_idle_budget(noise, training, why, f"client {client.id}, round {client.round}")
 
     def _secure(self, client: Client) -> SummingClient:
         """Return the client's side of a secure sum."""

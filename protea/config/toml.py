@@ -48,7 +48,7 @@ def settings_from_table(kind: type[Any], table: object, where: str, path: str = 
     values = {}
     for name, value in table.items():
         at = f"{path}.{name}" if path else name
-        inner = _nested(known[name])
+        inner = section_of(known[name])
         if known[name].metadata.get("many"):
             values[name] = _choose_all(known[name], value, at, where)
         elif "group" in known[name].metadata:
@@ -110,7 +110,7 @@ def check_settings(settings: Any, where: str, path: str = "") -> None:
         if f.metadata.get("many"):
             _check_all(f, value, where, at)
             continue
-        kind = _nested(f)
+        kind = section_of(f)
         if value is None and "table" in f.metadata:
             continue
         if "group" not in f.metadata and kind is None:
@@ -189,6 +189,11 @@ def _plugin_to_table(f: Field[Any], value: Any) -> Table | str:
     return name if f.metadata["word"] and not settings else {f.metadata["tag"]: name, **settings}
 
 
+def field_type(kind: type[Any], name: str) -> Any:
+    """Return the declared type of a setting."""
+    return _hints(cast(Hashable, kind))[name]
+
+
 def _valid(kind: type[Any], name: str, value: object, path: str, where: str) -> Any:
     """Return a value as its field wants it; raise :class:`ConfigError` for another type or range."""
     if _hints(cast(Hashable, kind))[name] is Any:
@@ -220,7 +225,7 @@ def _settings(kind: type[Any]) -> list[Field[Any]]:
     return [f for f in fields(kind) if f.init]
 
 
-def _nested(f: Field[Any]) -> type[Any] | None:
+def section_of(f: Field[Any]) -> type[Any] | None:
     """Return the dataclass of a field that is a section of its own."""
     if "table" in f.metadata:
         return cast("type[Any]", f.metadata["table"])
@@ -237,7 +242,7 @@ def _value(text: str) -> Any:
 
 
 def _unknown(name: str, kind: type[Any], known: Mapping[str, Field[Any]], path: str, where: str, tag: str) -> str:
-    of = f" of {kind.__name__.lower()}" if path else ""
+    of = f" of {path}" if path and not tag else f" of {kind.__name__.lower()}" if path else ""
     at = f"{path}.{name}" if path else name
     others = [*known, tag] if tag else list(known)
     hint = nearest(at, [f"{path}.{other}" if path else other for other in others])

@@ -19,7 +19,12 @@ REASONS = (
     "another filter changes uploads before the filter noise does",
     "a site's policy holds back classes by their exact numbers of samples, which depend on single records; "
     "min_samples_per_class = 1 and noise protect small classes too",
+    "records were prepared together, as by standardise = true, so that one changes others",
+    "the site does not state that data() prepares each record by itself; if it does, set prepared_alone = true in "
+    "policy.toml",
 )
+TOGETHER, UNSTATED = REASONS[7:]
+SAID = ("epsilon", "delta", "spent", "no guarantee")  # names of the numbers that are sent beside an upload
 UNCOVERED = "evaluation replies, the number of training samples, and times"
 
 

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from protea.core.ranges import Minority
 from protea.filters.base import Gathering
 from protea.filters.robust import RobustFilter, SideBySide, geometric_median, lengths_of, pulled_within
 
@@ -32,7 +33,7 @@ class Bound(RobustFilter):
 
     k: Factor = 3.0
     radius: Factor = 4.0
-    share: Annotated[float, Field(ge=0, lt=1)] = 0.25
+    share: Minority = 0.25
 
     def robust(self, sent: SideBySide, place: str, at: Gathering) -> Tensor:
         known = sent.present.any(1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from protea.core.ranges import Fraction
+from protea.core.ranges import Minority
 from protea.filters.base import Gathering
 from protea.filters.robust import RobustFilter, SideBySide, geometric_median
 
@@ -41,7 +41,7 @@ class Trimmed(Centred):
     At least one value is cut off at either end, and at least one is left.
     """
 
-    share: Fraction = 0.2
+    share: Minority = 0.2
 
     def centre(self, points: Tensor) -> Tensor:
         cut = min(max(1, int(self.share * len(points))), (len(points) - 1) // 2)

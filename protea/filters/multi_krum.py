@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from protea.core.ranges import Fraction
+from protea.core.ranges import Minority
 from protea.filters.base import Gathering
 from protea.filters.robust import RobustFilter, SideBySide
 
@@ -26,7 +26,7 @@ class MultiKrum(RobustFilter):
     as they are.
     """
 
-    share: Fraction = 0.2
+    share: Minority = 0.2
 
     def robust(self, sent: SideBySide, place: str, at: Gathering) -> Tensor:
         return sent.each_class(self.without_outliers, LEAST)

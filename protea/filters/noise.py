@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field
 from torch import Tensor
 
 from protea.core.accounting import Budget, Event
@@ -35,7 +35,9 @@ class Noise(Filter):
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # C, the longest feature of a record
     noise: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # of each number of a sum, in multiples of clip
     counts: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # of a count, in records; None: 3 * noise
-    least: NonNegativeFloat | None = None  # noisy count from which on a class is sent; None: twice the noise of counts
+    least: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = (
+        None  # noisy count from which on a class is sent; None: twice the noise of counts
+    )
     budget: Budget = field(default_factory=Budget)  # of each client, over all rounds
 
     summable = True
@@ -51,6 +53,11 @@ class Noise(Filter):
             raise ConfigError(
                 f"the filter noise is for class vectors, and {name} sends none.  Where weights or answers of a model "
                 f"leave, training.dp protects: training.dp={{noise=1.0, clip=1.0}}."
+            )
+        if sum(isinstance(each, Noise) for each in filters) > 1:
+            raise ConfigError(
+                "filters: noise is there twice.  Only the first would count, in what is claimed and in the budget; set "
+                "its noise higher instead."
             )
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 from protea.clients.factory import ClientFactory
 from protea.clients.plan import WorkerPlan
+from protea.clients.privacy import noise_filter, refuse_idle_budget, why_not
 from protea.config import registry
 from protea.config.attack import Attack
 from protea.config.experiment import Experiment, experiment_to_toml, method_label
@@ -26,12 +27,14 @@ from protea.core.method import Method
 from protea.core.private_sgd import refuse_shared_statistics
 from protea.core.rng import Streams
 from protea.core.server import Server
+from protea.core.split_model import SplitModel
 from protea.data import Federated, PartitionFile, federate
 from protea.data.views import refuse_unread
 from protea.federation.jobs import JobEngine, Watch, ignore
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
 from protea.federation.played import attackers, evaluation_of, method_of
+from protea.federation.privacy import TOGETHER
 from protea.federation.record import Record
 from protea.runs.directory import RunDirectory
 from protea.runs.environment import environment
@@ -232,9 +235,22 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
             refuse_unread(federated.dataset, model.view)
             if experiment.training.dp is not None:
                 refuse_shared_statistics([model], model.name)
+            refuse_budget(experiment, model)
         if experiment.models.server is not None:
             refuse_unread(federated.dataset, factory.make("server").view)
     return factory
+
+
+def refuse_budget(experiment: Experiment, model: SplitModel) -> None:
+    """Raise :class:`PrivacyError` for a privacy budget with a model for which no guarantee can hold."""
+    noise, private = noise_filter(experiment.filters), experiment.training.dp
+    why = why_not(method_of(experiment), model, experiment.filters, private is not None) or unguarded(experiment)
+    refuse_idle_budget(noise, private, why, model.name)
+
+
+def unguarded(experiment: Experiment) -> str:
+    """Return why records of an experiment are not prepared one by one; an empty string where they are."""
+    return TOGETHER if getattr(experiment.data.source, "mixes_records", False) else ""
 
 
 def refuse_nothing_held_out(federated: Federated) -> None:
@@ -263,6 +279,7 @@ def worker_plan(experiment: Experiment, factory: ClientFactory) -> WorkerPlan:
         answer=evaluation.answer,
         single_answers=True,
         filters=experiment.filters,
+        unguarded=unguarded(experiment),
         careful=experiment.failures == "skip",
         memory=None if settings.memory is None else in_bytes(settings.memory),
     )

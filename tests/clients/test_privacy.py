@@ -20,6 +20,7 @@ from protea.clients.durable import DurableWorker
 from protea.clients.privacy import RELEASED, declared, frozen_features, why_not
 from protea.config.experiment import Experiment, experiment_from_table
 from protea.core.accounting import Budget, gaussian_epsilon
+from protea.core.errors import PrivacyError
 from protea.core.ledger import history_of
 from protea.core.private_sgd import PrivateTraining
 from protea.core.rng import Streams
@@ -212,6 +213,30 @@ def test_a_budget_without_a_guarantee_is_refused() -> None:
     loop = frozen_federation(replace(NOISE, budget=Budget(epsilon=1.0)), build=build_trained)
     with pytest.raises(Exception, match="there is a privacy budget, and nothing it could be spent on: class vectors"):
         next(loop.run())
+    assert not any(client.losses for client in loop.engine.worker.clients.values())  # nobody has trained
+
+
+def test_an_experiment_with_a_budget_and_no_guarantee_is_refused_before_any_client_is_made(tmp_path: Path) -> None:
+    noisy = {"name": "noise", "budget": {"epsilon": 4.0}}
+    table = {"clients": 3, "rounds": 1, "data": {"source": "digits", "samples": 60}, "models": {"family": "tiny_mlp"}}
+    run = Run(experiment_from_table({**table, "filters": [noisy]}), tmp_path / "run")
+    with pytest.raises(PrivacyError, match=r"tiny_mlp: there is a privacy budget.*class vectors are means of features"):
+        next(iter(run))
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_standardised_table_has_no_guarantee(tmp_path: Path) -> None:
+    rows = "\n".join(f"{n % 7},{n % 5},{'ab'[n % 2]}" for n in range(60))
+    (tmp_path / "t.csv").write_text(f"x,y,label\n{rows}\n")
+    for standardise in (False, True):
+        source = {"kind": "csv", "path": str(tmp_path / "t.csv"), "label": "label", "standardise": standardise}
+        experiment = experiment_from_table(
+            {"clients": 2, "rounds": 1, "data": {"source": source}, "models": {"family": "tiny_mlp", "dim": 4},
+             "method": {"name": "fedloo", "parts": 1, "least": 1}, "filters": ["noise"], "engine": {"name": "inline"}}
+        )  # fmt: skip
+        (record,) = Run(experiment)
+        assert record.privacy is not None and record.privacy.formal is not standardise
+        assert ("records were prepared together" in record.privacy.why) is standardise
 
 
 def test_a_killed_run_goes_on_with_what_was_spent(tmp_path: Path) -> None:

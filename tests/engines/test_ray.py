@@ -21,6 +21,7 @@ pytest.importorskip("ray", reason="lacking: extra ray")
 import ray
 import toy
 import warm_ray
+from contract import play
 from night import by_night
 from ray import cloudpickle
 from ray.cluster_utils import Cluster
@@ -48,6 +49,7 @@ from protea.federation.plan import FederationPlan
 from protea.federation.record import Record
 from protea.filters.clip import Clip
 from protea.filters.quantize import Quantize
+from protea.filters.secure_sum import SecureSum
 from protea.methods.fedpkd import FedPKD
 from protea.methods.fedproto import FedProto
 from protea.methods.fedtgp import FedTGP
@@ -99,6 +101,16 @@ def federation(engine: Any, rounds: int = 3, watch: Watch = ignore, **options: A
 
 
 # The same numbers
+
+
+def test_secure_sums_equal_those_of_the_inline_engine_to_the_bit():
+    """Each client's keys and shares stay with it in its actor, from step to step of the protocol."""
+    filters = (SecureSum(),)
+    there = play(
+        FedProto(), lambda plan: Ray(replace(plan, filters=filters), TWO), rounds=2, filters=filters, fraction=1
+    )
+    here = play(FedProto(), lambda plan: Inline(replace(plan, filters=filters)), rounds=2, filters=filters, fraction=1)
+    assert there == here
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ def test_draws_are_named_in_simulations_and_nobody_s_at_a_site() -> None:
         ({"noise": -1.0}, r"filters\[0\].noise = -1.0: input should be greater than 0"),
         ({"counts": 0.0}, r"filters\[0\].counts"),
         ({"least": -1.0}, r"filters\[0\].least"),
+        ({"least": float("inf")}, r"filters\[0\].least = inf: input should be a finite number"),
         ({"budget": {"epsilon": 0.0}}, r"filters\[0\].budget.epsilon = 0.0: input should be greater than 0"),
         ({"budget": {"delta": 1.0}}, r"filters\[0\].budget.delta = 1.0: input should be less than 1"),
         ({"sigma": 1.0}, r"filters\[0\].sigma is not a setting of noise"),
@@ -118,6 +119,11 @@ def test_draws_are_named_in_simulations_and_nobody_s_at_a_site() -> None:
 def test_wrong_values_are_refused_before_any_work(settings: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         experiment_from_table({"filters": [{"name": "noise", **settings}]})
+
+
+def test_noise_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="noise is there twice"):
+        experiment_from_table({"filters": ["noise", {"name": "noise", "budget": {"epsilon": 1.0}}]})
 
 
 def test_a_method_without_class_vectors_is_refused() -> None:

@@ -235,8 +235,9 @@ def test_filters_of_class_vectors_are_refused_for_methods_without_these(name: st
     [
         ({"name": "bound", "k": 0.0}, r"filters\[0\].k = 0.0"),
         ({"name": "bound", "radius": float("inf")}, r"filters\[0\].radius = inf"),
-        ({"name": "bound", "share": 1.0}, r"filters\[0\].share = 1.0"),
-        ({"name": "trimmed", "share": 1.0}, r"filters\[0\].share = 1.0"),
+        ({"name": "bound", "share": 0.5}, r"filters\[0\].share = 0.5: input should be less than 0.5"),
+        ({"name": "trimmed", "share": 0.5}, r"filters\[0\].share = 0.5: input should be less than 0.5"),
+        ({"name": "multi_krum", "share": 0.6}, r"filters\[0\].share = 0.6: input should be less than 0.5"),
         ({"name": "multi_krum", "share": -0.1}, r"filters\[0\].share = -0.1"),
         ({"name": "cosine", "least": 2.0}, r"filters\[0\].least = 2.0"),
     ],

@@ -45,6 +45,7 @@ counts = "exact"
 report = "full"
 methods = {json.dumps(list(registry.table("methods")))}
 [refused]
+"method.taken" = []
 """  # a policy that changes nothing that leaves, and refuses nothing
 
 

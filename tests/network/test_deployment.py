@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import every
@@ -19,6 +20,9 @@ from parties import until
 
 from protea.core.files import write_text
 from protea.engines.flower.engine import Deployment, Flower
+from protea.engines.inline import Inline
+from protea.filters.secure_sum import SecureSum
+from protea.methods.fedproto import FedProto
 
 pytestmark = pytest.mark.xdist_group("deployment")
 
@@ -39,6 +43,23 @@ def test_it_equals_the_inline_engine_to_the_bit(name: str, rounds: int, deployme
     method = every.METHODS[name]
     there = play(method, lambda plan: Flower(plan, deployment=deployment), rounds=rounds)
     assert there == play(method, rounds=rounds)
+
+
+@pytest.mark.parametrize("deployment", by_night(2), indirect=True)
+def test_secure_sums_equal_those_of_the_inline_engine_to_the_bit(deployment: Deployment) -> None:
+    """Three more messages each way in a round, over SuperLink and two SuperNodes."""
+    filters = (SecureSum(),)
+    there = play(
+        FedProto(),
+        lambda plan: Flower(replace(plan, filters=filters), deployment=deployment),
+        rounds=2,
+        filters=filters,
+        fraction=1.0,
+    )
+    here = play(
+        FedProto(), lambda plan: Inline(replace(plan, filters=filters)), rounds=2, filters=filters, fraction=1.0
+    )
+    assert there == here
 
 
 @pytest.mark.parametrize("cold", [False, *by_night(True)], ids=["warm", "cold"])

@@ -25,6 +25,7 @@ from protea.evaluation.client_side import Examination, FeatureSpace
 from protea.evaluation.counts import Counts
 from protea.evaluation.server_side import Judged
 from protea.federation.jobs import Job, JobKind, Reply
+from protea.federation.privacy import REASONS, Privacy
 from protea.filters.base import Passage
 from protea.methods.fedgen import FedGen
 from protea.methods.fedproto import FedProto
@@ -124,6 +125,15 @@ WRONG = {
     "a rule without quotes": ('[refused]\nmethod.taken = ["before"]', r"line 2: (.|\n)*in quotes"),
     "a value, not a list": ('[refused]\n"method.taken" = "before"', r"line 2: .*must be a list of values"),
     "a bound that is no number": ('[at_most]\n"training.lr" = "small"', r"line 2: .*a number is needed"),
+    "a bound that is never passed": ('[at_least]\n"quorum" = nan', r"line 2: .*a number is needed"),
+    "a bound without end": ('[at_most]\n"training.epochs" = inf', r"line 2: .*a number is needed"),
+    "a bound of a word": ('[at_most]\n"method.taken" = 3', r"line 2: .*is a word, which has no bounds"),
+    "a value that it never has": (
+        '[refused]\n"method.taken" = ["befor"]',
+        r'line 2: .*"befor" is no value of it.*Did you mean before',
+    ),
+    "a list, not a table": ('refused = ["before"]', r"line 1: .*should be an object"),
+    "a word for yes": ('prepared_alone = "yes"', r"line 1: .*valid boolean"),
     "full, but no counts": (
         'counts = "hidden"\nreport = "full"',
         r'line 2: .*Set report = "accuracy", or counts = "exact"',
@@ -165,6 +175,25 @@ REFUSED = {
         2,
         "filters.clip.norm = 5.0",
     ),
+    "noise that is not there": (
+        '[at_least]\n"filters.noise.noise" = 2',
+        {"filters": ["clip"]},
+        2,
+        "The task has no filters.noise.noise, so that it keeps no bound",
+    ),
+    "a budget without end": (
+        '[at_most]\n"filters.noise.budget.epsilon" = 4',
+        {"filters": [{"name": "noise", "budget": {"delta": 1e-6}}]},
+        2,
+        "The task has no filters.noise.budget.epsilon",
+    ),
+    "a budget too large": (
+        '[at_most]\n"filters.noise.budget.epsilon" = 4',
+        {"filters": [{"name": "noise", "budget": {"epsilon": 9.0}}]},
+        2,
+        "The task has filters.noise.budget.epsilon = 9.0",
+    ),
+    "training without noise": ('[at_least]\n"training.dp.noise" = 1', {}, 2, "The task has no training.dp.noise"),
     "means of few": ("", {"method": {"name": "fedloo", "least": 2}}, None, "method.least = 2: means of so few"),
 }
 
@@ -175,6 +204,21 @@ def test_what_it_forbids_is_refused_by_its_line(
 ) -> None:
     ((number, words),) = complaints(policy(tmp_path, text), task(**settings))
     assert number == line and why in words
+
+
+def test_bounds_that_a_task_keeps_or_that_are_about_another_method_refuse_nothing(tmp_path: Path) -> None:
+    file = policy(tmp_path, '[at_most]\n"method.least" = 9\n"filters.noise.budget.epsilon" = 4\n')  # FedLOO has least
+    kept = {"name": "noise", "budget": {"epsilon": 4.0}}
+    assert complaints(file, task(filters=[kept])) == []
+
+
+def test_the_safe_default_of_what_is_refused_is_lifted_by_its_name_only(tmp_path: Path) -> None:
+    before = task(method={"name": "fedtgp", "taken": "before"})
+    for text in ("[refused]\n", '[refused]\n"method.average" = ["literal"]\n'):
+        file = policy(tmp_path, text)
+        assert complaints(file, before) == [(None, 'The task has method.taken = "before".')]
+        assert 'safe default: refused.method.taken = ["before"]' in file.cite("refused.method.taken")
+    assert complaints(policy(tmp_path, '[refused]\n"method.taken" = []\n'), before) == []
 
 
 def test_small_classes_of_a_method_that_sends_weights_are_a_reason_to_refuse(tmp_path: Path) -> None:
@@ -325,6 +369,9 @@ def test_no_report_tells_nothing_and_no_loss(tmp_path: Path) -> None:
     own = release(policy(tmp_path, 'report = "none"'), 50, 50, 50)
     assert own.evaluation(examination(20, 10, 2)).flat()["rules"].tolist() == []
     assert own.reply(Reply(1, 3, {}, 60, {"loss": 0.1})).metrics == {}
+    for spent in (Privacy(2.0, 1e-5, spent=True), Privacy(why=REASONS[3])):  # which nothing of the data says
+        told = own.reply(Reply(1, 3, {}, 60, {"loss": 0.1, **spent.metrics()})).metrics
+        assert Privacy.read(told) == spent and "loss" not in told
 
 
 # At a site

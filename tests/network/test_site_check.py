@@ -76,11 +76,62 @@ def test_what_evaluation_replies_contain_is_said_as_it_is(site: Site, report: st
     assert found.bytes_in_all == 4 * found.bytes_per_round
 
 
+FROZEN = """
+    body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU())
+    return body.requires_grad_(False)
+"""
+TWICE = "min_samples_per_class = 1\nprepared_alone = true\n"
+
+
+@pytest.mark.parametrize(
+    ("policy", "model", "words"),
+    [
+        (TWICE, FROZEN, "After all 4 rounds, epsilon 2.11."),
+        (TWICE, places.MODEL, "noise, no guarantee: class vectors are means of features that train"),
+        ("min_samples_per_class = 1\n", FROZEN, "noise, no guarantee: the site does not state that data() prepares"),
+        ("prepared_alone = true\n", FROZEN, "noise, no guarantee: a site's policy holds back classes"),
+    ],
+    ids=["frozen", "trained", "unstated", "held back"],
+)
+def test_what_noise_guarantees_is_said_and_a_warning_where_it_is_nothing(
+    tmp_path: Path, policy: str, model: str, words: str
+) -> None:
+    filters = [{"name": "noise", "noise": 2.0}]
+    base = places.base(tmp_path / "base", "models.adapter=pool", filters=filters)
+    site = places.site(tmp_path / "north", base.invite("north"), places.code(model, RARE), policy=policy)
+    found = make_statement(site, trial(site))
+    assert words in found.privacy
+    assert any("no guarantee" in each for each in found.warnings) == ("epsilon" not in words)
+    titles = {section.title: section for section in statement_document(found).sections}
+    assert titles["Differential privacy"].sentences == [found.privacy]
+
+
+def test_a_table_that_is_standardised_has_no_guarantee_whatever_the_policy_states(tmp_path: Path) -> None:
+    rows = "\n".join(f"{n % 7},{n % 5},{places.CLASSES[n % 2]}" for n in range(80))
+    (tmp_path / "t.csv").write_text(f"a,b,label\n{rows}\n")
+    base = places.base(tmp_path / "base", "models.adapter=pool", filters=["noise"])
+    for standardise in (False, True):
+        data = f"""
+    from protea.data.sources.csv_table import Csv
+    return Csv({str(tmp_path / "t.csv")!r}, label="label", standardise={standardise})
+"""
+        model = "\n    return nn.Sequential(nn.Linear(2, 16), nn.ReLU()).requires_grad_(False)\n"
+        name = f"site{standardise}"
+        site = places.site(tmp_path / name, base.invite(name.lower()), places.code(model, data), policy=TWICE)
+        found = trial(site).privacy
+        assert found is not None and found.formal is not standardise
+        assert ("records were prepared together" in found.why) is standardise
+
+
 def test_an_audits_results_have_their_place(site: Site) -> None:
     shown = trial(site)
     unmade = statement_document(make_statement(site, shown)).sections[-1]
     assert unmade.title == "Audit" and "None was made" in unmade.sentences[0]
     finding = Finding("eight", "linkage", "AUC 0.71", "doubtful")
+    assert not any("audit" in each for each in make_statement(site, shown, audit=[finding]).warnings)
+    leaks = Finding("two", "inversion", "0.9", "leaks")
+    first = make_statement(site, shown, audit=[finding, leaks]).warnings[0]
+    assert first == "The audit found that it leaks: two (inversion).  See the audit below."
     made = statement_document(make_statement(site, shown, audit=[finding])).sections[-1]
     assert made.table is not None and made.table.rows == [("eight", "linkage", "AUC 0.71", "doubtful")]
 
@@ -97,7 +148,7 @@ def test_the_page_is_printed_and_written(
     assert done.code == 0 and done.err == "", done.err
     assert max(map(len, done.out.replace(str(page), "").replace(str(site.path), "").splitlines())) <= 80
     order = [done.out.index(words) for words in ("Warnings: ", "What leaves", "What is held back", "What evaluation",
-             "Bytes", "What the coordinator may ask", "The policy of this site", "Audit", "Ready.")]  # fmt: skip
+             "Differential", "Bytes", "What the coordinator", "The policy of this", "Audit", "Ready.")]  # fmt: skip
     assert order == sorted(order)
     assert "the safe defaults hold" in done.out and "nine          1   fewer than 5 training samples" in done.out
     text = page.read_text()
@@ -115,6 +166,8 @@ def test_what_the_policy_refuses_is_told_before_anything_is_trained(site: Site, 
 def test_a_page_that_cannot_be_written_is_told_before_the_work(site: Site, typed: Command, tmp_path: Path) -> None:
     done = typed("site", "check", "--dir", site.path, "--html", tmp_path / "none" / "x.html")
     assert done.code == 2 and "there is no folder" in done.err
+    done = typed("site", "check", "--dir", site.path, "--html", tmp_path)
+    assert done.code == 2 and "is a folder" in done.err and done.out == ""
 
 
 def test_a_site_from_before_there_were_policies_can_have_one(site: Site, typed: Command) -> None:

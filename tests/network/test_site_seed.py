@@ -162,7 +162,9 @@ def test_the_attack_that_found_a_single_sample_finds_nothing(tmp_path: Path) -> 
     secret = places.site(tmp_path / "secret", base.invite("secret"), python, "", places.ALL)
     assert nearest(secret, sent(secret))[0] > 0.05
 
-    small = places.site(tmp_path / "small", base.invite("small"), python, 'seed = "task"\n', "[refused]\n")
+    small = places.site(
+        tmp_path / "small", base.invite("small"), python, 'seed = "task"\n', '[refused]\n"method.taken" = []\n'
+    )
     assert sent(small).isnan().all()
 
     with pytest.raises(PolicyError, match=r"refused.*before"):

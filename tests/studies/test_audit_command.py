@@ -127,7 +127,10 @@ def test_what_cannot_work_is_refused_before_any_work(run: Path, typed: Command, 
         ("--json", str(tmp_path / "no" / "a.json")): "there is no folder",
         ("--html", str(tmp_path)): "is a folder",
         ("--thresholds", "auc=1"): "auc is not a setting",
-        ("--thresholds", "auc_watch"): "changes nothing",
+        ("--thresholds", "auc_watch"): "--thresholds auc_watch: write name=value",
+        ("--thresholds", "auc_watch=0.9"): "auc_watch is 0.9, and auc_leaks 0.8",
+        ("--shadows", "3"): "an even number is needed",
+        ("--json", str(tmp_path / "a"), "--html", str(tmp_path / "a")): "Name two files",
     }.items():
         said = typed("audit", run, *words)
         assert said.code == 2 and message in said.err, said

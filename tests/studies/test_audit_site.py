@@ -21,7 +21,7 @@ DATA = """
     return x[train], y[train], x[test], y[test]
 """
 # What a careful site does not allow, so that there is something to find.
-POLICY = 'min_samples_per_class = 1\ncounts = "exact"\nreport = "full"\nrefused = {}\n'
+POLICY = 'min_samples_per_class = 1\ncounts = "exact"\nreport = "full"\nrefused = { "method.taken" = [] }\n'
 
 
 @pytest.fixture
@@ -48,6 +48,9 @@ def test_a_site_finds_its_one_sample_class_before_it_is_sent(site: Path, typed: 
 def test_the_check_of_a_site_can_end_with_its_audit(site: Path, typed: Command):
     said = typed("site", "check", "--dir", site, "--audit")
     assert said.code == 0 and "Audit of site north" in said.out and "Classes: " in said.out
+    page = said.out[said.out.index("Warnings: ") :]
+    assert page.index("1. The audit found that it leaks: zero") < page.index("What leaves")
+    assert "[leaks]" not in page and "[watch]" not in page  # the table has a column for that
 
 
 def test_a_site_is_one_client(site: Path, typed: Command):

@@ -51,6 +51,11 @@ class Csv:
     encoding: str = "utf-8"
     missing: Literal["refuse", "drop"] = "refuse"
 
+    @property
+    def mixes_records(self) -> bool:
+        """Whether a row's numbers depend on other rows: no epsilon is claimed then."""
+        return self.standardise
+
     def load(self) -> Dataset:
         path = files.user_path(self.path)
         header, rows = self.rows(path)

@@ -10,13 +10,18 @@ import torch
 from torch import Tensor
 
 from protea.clients.durable import DurableWorker
+from protea.clients.privacy import depends_on_training, least_budget, noise_filter
+from protea.core.accounting import epsilon_of
+from protea.core.client import Client
 from protea.core.errors import ClientError, ConfigError, PayloadError, PolicyError
+from protea.core.ledger import history_of
 from protea.core.method import Upload
 from protea.core.payload import pack
 from protea.core.rng import Streams
 from protea.core.server import Server
 from protea.engines.messages import job_to_bytes
 from protea.federation.jobs import Job, JobKind, Reply
+from protea.federation.privacy import Privacy
 from protea.federation.uploads import Inspection
 from protea.filters.secure_sum import without_secure_sum
 from protea.models.architectures import count_parameters
@@ -56,6 +61,8 @@ class Trial:
     beside: str  # what is said beside the tensors
     told: dict[str, int]  # by class, the count beside its prototype; empty if the method sends no prototypes
     samples: int  # number of training samples, as it is told
+    privacy: Privacy | None  # what noise guarantees of one round's upload; None where there is none
+    cost: float | None  # epsilon of all rounds; None without a guarantee
     fixed: bool  # model() gives the same first weights whatever is drawn
 
 
@@ -97,6 +104,8 @@ def trial(path: Path | Site) -> Trial:
     trained, client = replies[0], durable.worker.client(site.id)
     counts = class_counts(trained, len(task.classes))
     told = {name: count for name, count in zip(task.classes, counts, strict=True) if count}
+    privacy = Privacy.read(trained.metrics)
+    said = ["mean loss"] * ("loss" in trained.metrics) + ["what noise guarantees"] * (privacy is not None)
     return Trial(
         site=site.name,
         id=site.id,
@@ -109,12 +118,23 @@ def trial(path: Path | Site) -> Trial:
         leaving=leaves,
         sizes=sizes,
         classes=list(told),
-        beside=f"number of training samples ({trained.samples}), {'mean loss, ' if trained.metrics else ''}seconds; "
+        beside=f"number of training samples ({trained.samples}), {', '.join([*said, 'seconds'])}; "
         f"and once, at the beginning, the names of the site and of its model ({site.model_name})",
         told=told,
         samples=trained.samples,
+        privacy=privacy,
+        cost=None if privacy is None or not privacy.formal else cost_of_all(site, client, privacy),
         fixed=begins_alike(site),
     )
+
+
+def cost_of_all(site: Site, client: Client, privacy: Privacy) -> float:
+    """Return the epsilon of all rounds of the task, by what one of them cost; no more than a budget allows."""
+    history, task = history_of(client.memory), site.task
+    often = task.rounds if depends_on_training(task.played, client) else 1  # what is constant is sent again as it was
+    known = [(noise, rate, times * often) for noise, rate, times in history]
+    budget = least_budget(noise_filter(task.filters), None if client.training.dp is None else client.training.dp.budget)
+    return min(epsilon_of(known, privacy.delta or budget.delta), budget.limit) if known else 0.0
 
 
 def aggregate_alone(site: Site, server: Server, reply: Reply) -> None:

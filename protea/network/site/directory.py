@@ -25,6 +25,7 @@ from torch import nn
 from protea.clients.builder import Builder
 from protea.clients.durable import newest_state
 from protea.clients.plan import WorkerPlan
+from protea.clients.privacy import noise_filter
 from protea.clients.worker import Worker
 from protea.config.families import Member
 from protea.config.sections import Split
@@ -39,6 +40,7 @@ from protea.core.training import Training
 from protea.data import Dataset, Share
 from protea.data.federate import split_share
 from protea.data.views import refuse_unread, view_samples
+from protea.federation.privacy import TOGETHER, UNSTATED
 from protea.models.maker import ModelMaker
 from protea.network.public_data import public_samples
 from protea.network.site.code import call_with, load_code
@@ -122,9 +124,17 @@ class Site:
         return self._call("data")
 
     @cached_property
+    def unguarded(self) -> str:
+        """Why records of this site are not known to be prepared one by one; an empty string where they are."""
+        if len(self.dataset) and self._mixes:  # what data() gave says so
+            return TOGETHER
+        return "" if self.policy.policy.prepared_alone else UNSTATED
+
+    @cached_property
     def dataset(self) -> Dataset:
         """The samples that ``data()`` gives, labelled by the classes of the task."""
         given = self.source()
+        self._mixes = bool(getattr(given, "mixes_records", False))
         try:
             return with_classes(as_dataset(given, self.task.classes), self.task.classes)
         except ProteaError as error:
@@ -263,8 +273,14 @@ class Site:
             filters=task.filters,
             release=self.release,
             system_randomness=True,
+            unguarded=self.unguarded if self._noisy else "",
             careful=True,
         )
+
+    @property
+    def _noisy(self) -> bool:
+        """Whether anything adds noise here, of which something could be claimed."""
+        return noise_filter(self.task.filters) is not None or self.training.dp is not None
 
     def _call(self, name: str) -> Any:
         """Call a function of ``site.py`` with those of ``classes`` and ``dim`` that it has parameters for."""

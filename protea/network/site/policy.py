@@ -7,16 +7,17 @@ the safe defaults below.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import PositiveInt
 
 from protea.config import registry
-from protea.config.toml import Table, settings_from_table, to_table
+from protea.config.toml import Table, field_type, section_of, settings_from_table
 from protea.config.units import Size
 from protea.core.errors import ConfigError, nearest
 from protea.network.task import Task
@@ -47,6 +48,7 @@ class Policy:
     max_upload: Size = "10MB"  # in one round
     filters: tuple[str, ...] = ()  # that a task must have
     expires: dt.date | None = None  # the last day of taking part; None: never
+    prepared_alone: bool = False  # data() looks at one record at a time; without that no epsilon is claimed
     refused: dict[str, Any] = field(default_factory=_refused)  # by setting of the task: values it may not have
     at_least: dict[str, Any] = field(default_factory=dict)  # by setting of the task: the smallest value
     at_most: dict[str, Any] = field(default_factory=dict)  # by setting of the task: the largest value
@@ -73,11 +75,8 @@ class PolicyFile:
     exists: bool
 
     def line(self, setting: str) -> PolicyLine:
-        """Give the line that sets something; its table's line or the default where there is none of its own."""
-        for name in (setting, setting.partition(".")[0]):
-            if name in self.lines:
-                return self.lines[name]
-        return PolicyLine(None, self.value(setting))
+        """Give the line that sets something, or the safe default where there is none."""
+        return self.lines.get(setting) or PolicyLine(None, self.value(setting))
 
     def cite(self, setting: str) -> str:
         """Name file, line and text, for messages that stay at this site."""
@@ -118,6 +117,11 @@ def read_policy(path: Path) -> PolicyFile:
         values[name] = getattr(settings_from_table(Policy, {name: value}, where), name)
         for setting in value if name in ("refused", "at_least", "at_most") else ():
             refuse_unknown(name, setting, value[setting], f"{path}, {lines.get(f'{name}.{setting}', lines[name])}")
+    if "refused" in values:
+        values["refused"] = {
+            **_refused(),
+            **values["refused"],
+        }  # the default is lifted by name only: "method.taken" = []
     found = PolicyFile(path, Policy(**values), lines, exists=True)
     check_policy(found)
     return found
@@ -152,27 +156,60 @@ def _settings(table: Table, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def refuse_unknown(kind: str, setting: str, value: object, where: str) -> None:
-    """Raise :class:`ConfigError` for a rule about a setting that no task has, or with a bound that is no number."""
-    known = sorted(known_settings())
+    """Raise :class:`ConfigError` for a rule about a setting that no task has, or by a value that it cannot have."""
+    known = known_settings()
     if setting not in known:
         raise ConfigError(
-            f'{where}: {kind} has "{setting}", and no task has such a setting.  {nearest(setting, known)}\n'
+            f'{where}: {kind} has "{setting}", and no task has such a setting.  {nearest(setting, sorted(known))}\n'
             f'  Write it in quotes, such as "method.taken", "training.epochs" or "filters.clip.norm".'
         )
-    if kind == "refused" and not isinstance(value, list):
-        raise ConfigError(f'{where}: refused."{setting}" must be a list of values, such as ["before"].')
-    if kind != "refused" and (isinstance(value, bool) or not isinstance(value, int | float)):
+    types = known[setting]
+    if kind == "refused":
+        if not isinstance(value, list):
+            raise ConfigError(f'{where}: refused."{setting}" must be a list of values, such as ["before"].')
+        words = [word for each in types for word in literals(each)]
+        for each in value if words and all(literals(each) for each in types) else ():
+            if each not in words:
+                raise ConfigError(
+                    f'{where}: refused."{setting}": {shown(each)} is no value of it, and would refuse nothing.  '
+                    f"{nearest(str(each), map(str, words))}"
+                )
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ConfigError(f'{where}: {kind}."{setting}" = {shown(value)}: a number is needed, such as 10.')
+    elif all(literals(each) and all(isinstance(word, str) for word in literals(each)) for each in types):
+        raise ConfigError(f'{where}: {kind}."{setting}": this setting is a word, which has no bounds.  Use [refused].')
 
 
-def known_settings() -> set[str]:
-    """Name every setting that a task can have: its own, those of every method, and of every filter."""
-    found = {name for name, _ in _settings(to_table(Task(classes=("a", "b")))) if not name.startswith("method")}
-    for group, prefix in (("methods", "method"), ("filters", "filters")):
-        for name in registry.table(group):
-            inner = f"{prefix}." if group == "methods" else f"{prefix}.{name}."
-            found |= {f"{inner}{each}" for each in registry.find(group, name).__dataclass_fields__}
+def literals(kind: Any) -> tuple[Any, ...]:
+    """Give the values of a type that has only these; none for any other.
+
+    >>> literals(Literal["before", "after"]), literals(float)
+    (('before', 'after'), ())
+    """
+    return get_args(kind) if str(kind).startswith("typing.Literal[") else ()
+
+
+def known_settings() -> dict[str, list[Any]]:
+    """Name every setting that a task can have, with its types: its own, those of every method, and of every filter."""
+    found: dict[str, list[Any]] = {}
+    for name, kind in typed_settings(Task):
+        if name not in ("method", "filters"):
+            found[name] = [kind]
+    for group, prefix in (("methods", "method."), ("filters", "filters.")):
+        for plugin in registry.table(group):
+            inner = prefix if group == "methods" else f"{prefix}{plugin}."
+            for name, kind in typed_settings(registry.find(group, plugin), inner):
+                found.setdefault(name, []).append(kind)
     return found
+
+
+def typed_settings(kind: type[Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and type of each setting of a dataclass, and of the sections in it."""
+    for each in fields(kind):
+        if each.init:
+            yield f"{path}{each.name}", field_type(kind, each.name)
+            if (inner := section_of(each)) is not None:
+                yield from typed_settings(inner, f"{path}{each.name}.")
 
 
 def check_policy(file: PolicyFile) -> None:

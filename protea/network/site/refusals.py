@@ -83,9 +83,20 @@ def _refused_values(file: PolicyFile, task: Task) -> Iterator[Refusal]:
                 yield refusal(file, f"refused.{setting}", f"The task has {setting} = {shown(value)}.")
     for kind, bounds in (("at_least", policy.at_least), ("at_most", policy.at_most)):
         for setting, bound in bounds.items():
+            if not values.get(setting) and applies(setting, task):
+                yield refusal(file, f"{kind}.{setting}", f"The task has no {setting}, so that it keeps no bound.")
             for value in values.get(setting, []):
                 if not isinstance(value, int | float) or (value < bound if kind == "at_least" else value > bound):
                     yield refusal(file, f"{kind}.{setting}", f"The task has {setting} = {shown(value)}.")
+
+
+def applies(setting: str, task: Task) -> bool:
+    """Tell whether a bound is about this task: those of another method's settings are not.
+
+    One of a filter that the task lacks is: the bound would otherwise be kept by doing without the filter.
+    """
+    section, _, name = setting.partition(".")
+    return section != "method" or name.partition(".")[0] in {each.name for each in fields(task.method)}
 
 
 def task_settings(task: Task) -> Iterator[tuple[str, list[Any]]]:

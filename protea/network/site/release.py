@@ -17,6 +17,7 @@ from protea.core.prototypes import Prototypes
 from protea.evaluation.client_side import Examination, FeatureSpace
 from protea.evaluation.counts import Counts, Totals
 from protea.federation.jobs import Job, Reply
+from protea.federation.privacy import SAID
 from protea.filters.base import Passage
 from protea.network.site.policy import Counting, Policy, PolicyFile, Report
 from protea.network.site.refusals import Refusal, listed, refusal
@@ -123,9 +124,13 @@ class PolicyRelease(Release):
         return replace(found.space, margins=found.space.margins * ~self.held)
 
     def reply(self, reply: Reply) -> Reply:
-        """Round or hide the number of training samples; the loss says how good a model is, as a report does."""
+        """Round or hide the number of training samples; the loss says how good a model is, as a report does.
+
+        What noise guarantees, or that it does not, follows from settings and the number of rounds, and is always said.
+        """
         samples = reply.samples and int(told(torch.tensor([float(reply.samples)]), self.policy.counts))
-        return replace(reply, samples=samples, metrics={} if self.report == "none" else reply.metrics)
+        metrics = {name: number for name, number in reply.metrics.items() if self.report != "none" or name in SAID}
+        return replace(reply, samples=samples, metrics=metrics)
 
     def verify(self, job: Job, reply: Reply, at: Passage) -> None:
         """Raise :class:`PolicyError` unless an answer, read from the very bytes that would leave, is as allowed.

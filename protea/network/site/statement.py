@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from protea.config import registry
 from protea.config.units import format_bytes
+from protea.federation.privacy import in_words
 from protea.network.site.check import Trial
 from protea.network.site.directory import Site
 from protea.network.site.policy import Policy
@@ -68,6 +69,7 @@ class Statement:
     asked: list[tuple[str, str]]  # what the coordinator may ask: thing, and what it is
     policy: list[tuple[str, str]]  # setting as written, and where
     policy_file: str
+    privacy: str  # what noise guarantees, or that it guarantees nothing
     audit: Sequence[Finding] | None = None  # None: none was made
 
     @property
@@ -93,7 +95,7 @@ def make_statement(
         trial,
         today,
         site.bundle.invitation.address,
-        list(warnings(site, trial, today)),
+        [*audit_warnings(audit or ()), *warnings(site, trial, today)],
         [class_row(site, trial, name, count) for name, count in site.class_counts.items()],
         COUNTS[site.policy.policy.counts],
         REPORTS[site.report],
@@ -102,6 +104,7 @@ def make_statement(
         list(asked(site)),
         [policy_line(site, each.name) for each in fields(Policy) if getattr(file.policy, each.name) not in ({}, ())],
         f"{file.path}{unwritten}",
+        privacy_words(trial, task.rounds),
         audit,
     )
 
@@ -178,8 +181,30 @@ def warnings(site: Site, trial: Trial, today: dt.date) -> Iterator[str]:
         yield "The federation is not encrypted; it is for trials on one machine."
     if policy.expires is not None and policy.expires < today + dt.timedelta(days=SOON):
         yield f"The policy ends on {policy.expires}; from the next day on this site refuses everything."
-    if not any(name == "noise" for name in registry.plugin_names("filters", task.filters)):
+    if trial.privacy is None:
         yield "No noise is added: nothing that leaves is differentially private."
+    elif not trial.privacy.formal:
+        yield f"{in_words(trial.privacy)}."
+
+
+def audit_warnings(found: Sequence[Finding]) -> Iterator[str]:
+    """Yield, for each verdict that is not good, what an audit found, the worst first."""
+    for verdict, words in (
+        ("leaks", "The audit found that it leaks"),
+        ("watch", "The audit says that it is to be watched"),
+    ):
+        named = [f"{each.subject} ({each.attack})" for each in found if each.verdict == verdict]
+        if named:
+            yield f"{words}: {listed(list(dict.fromkeys(named)))}.  See the audit below."
+
+
+def privacy_words(trial: Trial, rounds: int) -> str:
+    """Say what noise guarantees of what leaves, in one round and in all."""
+    if trial.privacy is None:
+        return "None: no noise is added."
+    if trial.cost is None:
+        return f"{in_words(trial.privacy)}."
+    return f"After one round, {in_words(trial.privacy)}.  After all {rounds} rounds, epsilon {trial.cost:.3g}."
 
 
 def size_words(statement: Statement) -> str:

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import NonNegativeInt
 
 from protea.config.toml import override, settings_from_table
+from protea.core.errors import ConfigError
 from protea.core.ranges import Proportion
 
 Verdict = Literal["safe", "watch", "leaks"]
@@ -46,7 +47,17 @@ class Thresholds:
 
 def thresholds_from(changes: Sequence[str]) -> Thresholds:
     """Read ``name=value`` changes of the thresholds, as a user types them."""
+    for change in changes:
+        if not change.partition("=")[1]:
+            raise ConfigError(f"--thresholds {change}: write name=value, such as auc_leaks=0.7.")
     found: Thresholds = settings_from_table(Thresholds, override({}, changes), "--thresholds")
+    for name in ("auc", "tpr", "likeness"):
+        watch, leaks = getattr(found, f"{name}_watch"), getattr(found, f"{name}_leaks")
+        if watch > leaks:
+            raise ConfigError(
+                f"--thresholds: {name}_watch is {watch}, and {name}_leaks {leaks}: what leaks would not be watched.  "
+                f"Set {name}_watch lower, or {name}_leaks higher."
+            )
     return found
 
 
