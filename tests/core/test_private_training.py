@@ -25,6 +25,7 @@ from protea.core.training import Training
 from protea.engines.inline import Inline
 from protea.methods.fedavg import FedAvg
 from protea.methods.fedkd import FedKD
+from protea.methods.fedmrl import FedMRL
 from protea.methods.fml import FML
 from protea.methods.local import Local
 from protea.runs.setup import Simulation
@@ -124,7 +125,9 @@ def test_training_stops_before_the_budget_is_passed() -> None:
     assert torch.equal(weights(c), before) and round > 1
 
 
-@pytest.mark.parametrize("method", [FedAvg(), FML(), FedKD(), Local()], ids=lambda method: type(method).__name__)
+@pytest.mark.parametrize(
+    "method", [FedAvg(), FML(), FedKD(), FedMRL(), Local()], ids=lambda method: type(method).__name__
+)
 def test_private_training_is_the_same_on_every_engine(method: Any) -> None:
     training = Training(epochs=1, batch=16, lr=0.05, dp=PrivateTraining(noise=1.0))
     build = partial(toy.build, training=training, same_architecture=True)

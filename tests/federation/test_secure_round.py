@@ -26,6 +26,7 @@ from protea.filters.clip import Clip
 from protea.filters.secure.sums import from_sums, to_sums
 from protea.filters.secure_sum import SecureSum, summing_methods
 from protea.methods.feddistill import FedDistill
+from protea.methods.fedl2g import FedL2G
 from protea.methods.fedpagr import FedPAGR
 from protea.methods.fedproto import FedProto
 from protea.methods.fedsa import FedSA
@@ -42,10 +43,12 @@ METHODS: list[Method[Any, Any]] = [
     ProtoNorm(average="count"),
     FedSA(),
     FedDistill(),
+    FedL2G(),
+    FedL2G(form="logits"),
     LGFedAvg(),
     LGFedAvg(average="uniform"),
 ]
-name = lambda method: type(method).__name__.lower() + "-" + str(getattr(method, "average", ""))  # noqa: E731
+name = lambda method: type(method).__name__.lower() + "-" + str(getattr(method, "average", getattr(method, "form", "")))  # noqa: E731
 
 
 def summing(make: Make, plan: WorkerPlan, filters: tuple[Any, ...] = FILTERS) -> JobEngine:
@@ -81,7 +84,7 @@ def test_one_upload_stands_for_all(method: Method[Any, Any]):
         torch.testing.assert_close(found[each], wanted[each], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("method", [FedProto(), FedPAGR(), LGFedAvg()], ids=name)
+@pytest.mark.parametrize("method", [FedProto(), FedPAGR(), FedL2G(), LGFedAvg()], ids=name)
 def test_rounds_are_those_of_plain_uploads_to_the_step(method: Method[Any, Any]):
     secure, plain = played(method, rounds=1), play(method, rounds=1, fraction=1.0)
     for name, values in plain["server"].items():
@@ -197,7 +200,7 @@ def refused(filters: list[Any], complaint: str, **more: Any) -> None:
 
 
 def test_methods_that_need_single_uploads_are_refused():
-    assert summing_methods() == ["fedpagr", "protonorm", "fedsa", "fedproto", "feddistill", "lg_fedavg"]
+    assert summing_methods() == ["fedpagr", "protonorm", "fedsa", "fedproto", "feddistill", "fedl2g", "lg_fedavg"]
     why = "fedtgp cannot run with the filter secure_sum: it uses single uploads, and secure_sum shows"
     refused(["secure_sum"], why, method="fedtgp")
     refused(["secure_sum"], "feddistill@paper cannot run with", method="feddistill@paper")

@@ -82,7 +82,7 @@ def test_methods_that_are_allowed_by_default_send_class_vectors_by_trained_model
     alike = {
         name for name, kind in kinds.items() if sends_class_vectors(kind.up) and not kind().needs.same_architecture
     }
-    assert alike - set(CLASS_VECTORS) == {"fedpcl"}  # in the first round it sends prototypes of untrained models
+    assert alike - set(CLASS_VECTORS) == {"fedpcl", "fedl2g"}  # untrained models: of the first round, of warm-up
     assert set(CLASS_VECTORS) <= alike and not sends_class_vectors(FedGen.up)
 
 
