@@ -29,6 +29,7 @@ from protea.methods.feddistill import FedDistill
 from protea.methods.fedpagr import FedPAGR
 from protea.methods.fedproto import FedProto
 from protea.methods.fedsa import FedSA
+from protea.methods.fedsaf import FedSAF
 from protea.methods.lg_fedavg import LGFedAvg
 from protea.methods.protonorm import ProtoNorm
 
@@ -41,6 +42,7 @@ METHODS: list[Method[Any, Any]] = [
     ProtoNorm(),
     ProtoNorm(average="count"),
     FedSA(),
+    FedSAF(),
     FedDistill(),
     LGFedAvg(),
     LGFedAvg(average="uniform"),
@@ -197,7 +199,7 @@ def refused(filters: list[Any], complaint: str, **more: Any) -> None:
 
 
 def test_methods_that_need_single_uploads_are_refused():
-    assert summing_methods() == ["fedpagr", "protonorm", "fedsa", "fedproto", "feddistill", "lg_fedavg"]
+    assert summing_methods() == ["fedsaf", "fedpagr", "protonorm", "fedsa", "fedproto", "feddistill", "lg_fedavg"]
     why = "fedtgp cannot run with the filter secure_sum: it uses single uploads, and secure_sum shows"
     refused(["secure_sum"], why, method="fedtgp")
     refused(["secure_sum"], "feddistill@paper cannot run with", method="feddistill@paper")
