@@ -54,6 +54,7 @@ report = "accuracy"         # of evaluations: "none", "accuracy" of all classes 
 # Methods that a task may have.  These send class vectors alone, of which a class can be kept back.
 methods = [
     "local", "fedproto", "fedtgp", "fedpagr", "fedsa", "protonorm", "feddistill", "fedgh", "fedhp", "fedproc", "fedloo",
+    "fedorgp", "fedsaf",
 ]
 max_rounds = 100            # of a task: every round tells more
 max_upload = "10MB"         # in one round

@@ -20,9 +20,11 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "methods": {
         "local": "protea.methods.local:Local",
         "fedloo": "protea.methods.fedloo:FedLOO",
+        "fedsaf": "protea.methods.fedsaf:FedSAF",
         "fedpagr": "protea.methods.fedpagr:FedPAGR",
         "fedprotokd": "protea.methods.fedprotokd:FedProtoKD",
         "protonorm": "protea.methods.protonorm:ProtoNorm",
+        "fedorgp": "protea.methods.fedorgp:FedORGP",
         "fedsa": "protea.methods.fedsa:FedSA",
         "fedtgp": "protea.methods.fedtgp:FedTGP",
         "fedproto": "protea.methods.fedproto:FedProto",

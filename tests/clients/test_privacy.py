@@ -39,8 +39,10 @@ from protea.filters.quantize import Quantize
 from protea.methods.fedavg import FedAvg
 from protea.methods.fedgh import FedGH
 from protea.methods.fedloo import FedLOO
+from protea.methods.fedorgp import FedORGP
 from protea.methods.fedpagr import FedPAGR
 from protea.methods.fedproto import FedProto
+from protea.methods.fedsaf import FedSAF
 from protea.methods.fedtgp import FedTGP
 from protea.methods.local import Local
 from protea.methods.protonorm import ProtoNorm
@@ -91,6 +93,8 @@ def test_features_are_frozen_only_if_nothing_before_the_head_trains_or_counts() 
         (FedProto(), False, (NOISE,), True, 0),
         (FedTGP(), True, (NOISE,), False, 0),
         (FedGH(), True, (NOISE,), False, 0),
+        (FedORGP(), True, (NOISE,), False, 0),
+        (FedSAF(), False, (NOISE,), True, 0),
         (ProtoNorm(), True, (NOISE,), False, 0),
         (Protect(FedProto()), True, (NOISE,), False, 0),
         (FedLOO(parts=1, least=1), False, (NOISE,), False, 0),

@@ -30,6 +30,7 @@ from protea.methods.fedl2g import FedL2G
 from protea.methods.fedpagr import FedPAGR
 from protea.methods.fedproto import FedProto
 from protea.methods.fedsa import FedSA
+from protea.methods.fedsaf import FedSAF
 from protea.methods.lg_fedavg import LGFedAvg
 from protea.methods.protonorm import ProtoNorm
 
@@ -42,6 +43,7 @@ METHODS: list[Method[Any, Any]] = [
     ProtoNorm(),
     ProtoNorm(average="count"),
     FedSA(),
+    FedSAF(),
     FedDistill(),
     FedL2G(),
     FedL2G(form="logits"),
@@ -200,7 +202,7 @@ def refused(filters: list[Any], complaint: str, **more: Any) -> None:
 
 
 def test_methods_that_need_single_uploads_are_refused():
-    assert summing_methods() == ["fedpagr", "protonorm", "fedsa", "fedproto", "feddistill", "fedl2g", "lg_fedavg"]
+    assert summing_methods() == ["fedsaf", "fedpagr", "protonorm", "fedsa", "fedproto", "feddistill", "fedl2g", "lg_fedavg"]
     why = "fedtgp cannot run with the filter secure_sum: it uses single uploads, and secure_sum shows"
     refused(["secure_sum"], why, method="fedtgp")
     refused(["secure_sum"], "feddistill@paper cannot run with", method="feddistill@paper")

@@ -26,6 +26,7 @@ NAME = "policy.toml"
 # Their uploads are class vectors alone, of which a class can be kept back, by trained models; Local sends nothing.
 CLASS_VECTORS = (
     "local", "fedproto", "fedtgp", "fedpagr", "fedsa", "protonorm", "feddistill", "fedgh", "fedhp", "fedproc", "fedloo",
+    "fedorgp", "fedsaf",
 )  # fmt: skip
 
 Counting = Literal["exact", "rounded", "hidden"]
