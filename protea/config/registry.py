@@ -24,6 +24,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "fedprotokd": "protea.methods.fedprotokd:FedProtoKD",
         "protonorm": "protea.methods.protonorm:ProtoNorm",
         "fedsa": "protea.methods.fedsa:FedSA",
+        "fedtsp": "protea.methods.fedtsp:FedTSP",
         "fedplvm": "protea.methods.fedplvm:FedPLVM",
         "fedtgp": "protea.methods.fedtgp:FedTGP",
         "fedproto": "protea.methods.fedproto:FedProto",

@@ -167,6 +167,7 @@ def new_server(task: Task, public: Samples | None = None) -> Server:
         public=public,
         make=ModelMaker(task.models, task.shape, len(task.classes)),
         rounds=task.rounds,
+        names=tuple(task.classes),
     )
 
 
