@@ -127,9 +127,7 @@ class FedPLVM(Method[ClustersMeansAndModel, ClustersAndModel]):
         return down.means if down is not None and down.means.present.any() else None
 
 
-def sparse_contrast(
-    z: Tensor, y: Tensor, clusters: Clusters, alpha: float, temperature: float, floor: float
-) -> Tensor:
+def sparse_contrast(z: Tensor, y: Tensor, clusters: Clusters, alpha: float, temperature: float, floor: float) -> Tensor:
     """Return the alpha-sparsity contrast of features (n, dim) to clusters, mean over the batch.
 
     With s = max(cosine, floor) ** alpha / temperature it is minus the log of the share of the clusters of the right

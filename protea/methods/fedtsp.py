@@ -49,7 +49,7 @@ class FedTSP(Method[TextPrototypes, Prototypes]):
     prompts: Annotated[int, Field(ge=1, le=MOST_PROMPTS)] = 5  # trainable vectors in a text
     shared: bool = False  # the same prompts for all classes
     place: Place = "before"  # the words of a text, or instead of the first ones
-    scale: PositiveFloat = 100.0  # of cosines, at first
+    scale: PositiveFloat = 14.3  # of cosines, at first: a temperature of 0.07
     scale_learns: bool = True
     average: Weighting = "uniform"  # of prototypes over clients
     server_epochs: PositiveInt = 10
@@ -58,7 +58,7 @@ class FedTSP(Method[TextPrototypes, Prototypes]):
 
     family = "class vectors"
     exchanges = "prototypes; vectors of texts down"
-    variants = {"code": {"place": "instead", "prompts": 20}, "words": {"encoder": "words"}}
+    variants = {"code": {"place": "instead", "prompts": 20, "scale": 100.0}, "words": {"encoder": "words"}}
 
     def __post_init__(self) -> None:
         if self.template.count("{}") != 1:
@@ -147,9 +147,7 @@ def texts_of(names: Sequence[str], template: str, descriptions: str) -> list[lis
     if not descriptions:
         return [[text] for text in named]
     told = read_descriptions(Path(descriptions), names)
-    return [
-        [f"{text.rstrip('.')}: {each}" for each in told[name]] for name, text in zip(names, named, strict=True)
-    ]
+    return [[f"{text.rstrip('.')}: {each}" for each in told[name]] for name, text in zip(names, named, strict=True)]
 
 
 def read_descriptions(path: Path, names: Sequence[str]) -> dict[str, list[str]]:

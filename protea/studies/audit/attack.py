@@ -208,7 +208,7 @@ def about_others(subject: Subject, up: Named) -> list[str]:
     return [
         *said,
         f"Beside class vectors {len(others)} other tensors leave ({', '.join(others[:2])}, ...).  If these are "
-        f"weights, who receives them has the client's model."
+        f"weights, who receives them has the client's model.",
     ]
 
 
