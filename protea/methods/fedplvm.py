@@ -46,7 +46,7 @@ class ClustersMeansAndModel(Payload):
 class FedPLVM(Method[ClustersMeansAndModel, ClustersAndModel]):
     """The loss is cross entropy + ``weight`` * (contrast + ``correction`` * squared distance of cosines to 1)."""
 
-    weight: NonNegativeFloat = 100.0  # lambda
+    weight: NonNegativeFloat = 1.0  # lambda
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.25  # exponent of cosines in the contrast
     temperature: PositiveFloat = 0.07  # tau
     correction: NonNegativeFloat = 2.0  # weight of the correction beside the contrast
@@ -60,7 +60,7 @@ class FedPLVM(Method[ClustersMeansAndModel, ClustersAndModel]):
 
     family = "class vectors"
     exchanges = "several prototypes per class; the original also the whole model"
-    variants = {"code": {"share_weights": True}}
+    variants = {"code": {"weight": 100.0, "share_weights": True}}
 
     @property
     def needs(self) -> Needs:

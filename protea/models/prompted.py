@@ -77,9 +77,9 @@ class PretrainedEncoder:
         return words, coded["attention_mask"] > 0
 
     def encode(self, words: Tensor, there: Tensor) -> Tensor:
-        model: Any = self.model.to(words.device)
-        said = model(inputs_embeds=words, attention_mask=there.long()).last_hidden_state
-        return mean_of_words(said, there)
+        model: Any = self.model  # others use it too, so it stays where it is
+        said = model(inputs_embeds=words.to(model.device), attention_mask=there.to(model.device).long())
+        return mean_of_words(said.last_hidden_state.to(words.device), there)
 
 
 @cache

@@ -235,7 +235,12 @@ def check_task(task: Task, where: str) -> None:
             f"{where}: the method needs models that are all the same, and sites bring their own.  "
             f"Choose one for different models: protea list methods."
         )
-    if not task.shape:
+    if getattr(task.method, "descriptions", ""):
+        raise ConfigError(
+            f"{where}: method.descriptions is a file of one machine, and a task is read by many.  Remove it; classes may "
+            f"have long names."
+        )
+    if not task.shape and needs.text_encoder is None:  # whose encoder a site need not have
         refuse_shapeless(task, where)
     evaluation = task.evaluation
     if evaluation.shared != "never" or evaluation.snapshots:

@@ -22,6 +22,7 @@ from protea.core.server import Server
 from protea.methods.fedtsp import FedTSP, TextPrototypes, texts_of
 from protea.models import prompted
 from protea.models.prompted import PromptedTexts, prompt_encoder
+from protea.network.task import new_server, parse_task
 from protea.runs.setup import prepare
 from protea.runs.warnings import about_names
 
@@ -205,6 +206,18 @@ def test_the_names_of_the_data_reach_the_server_and_numbers_are_told_in_the_summ
     result = protea.run(replace(load_experiment(digits, changes), engine=Engine("inline")))
     assert "All classes have numbers for names (0, ...)" in result.summary["warnings"]["names"]
     assert result.method == "fedtsp@words"
+
+
+def test_a_task_needs_no_encoder_at_sites_and_has_no_file(monkeypatch: pytest.MonkeyPatch):
+    def lacking(name: str) -> None:
+        raise PluginError("not here")
+
+    monkeypatch.setattr("protea.methods.fedtsp.prompt_encoder", lacking)
+    text = 'classes = ["cat", "dog"]\nmethod = {name = "fedtsp"}'
+    task = parse_task(text, "task.toml")
+    assert new_server(task).names == ("cat", "dog")
+    with pytest.raises(ConfigError, match=r"task\.toml: method\.descriptions is a file of one machine"):
+        parse_task(text.replace('"fedtsp"', '"fedtsp", descriptions = "/etc/hosts"'), "task.toml")
 
 
 @pytest.mark.xdist_group("test_hf")  # whose process has imported transformers
