@@ -130,7 +130,8 @@ def next_class(labels: Tensor) -> Tensor:
     [7, 4, 4, 1]
     """
     among, place = labels.unique(return_inverse=True)
-    return among.roll(-1, 0)[place]
+    found: Tensor = among.roll(-1, 0)[place]
+    return found
 
 
 def triggered(x: Tensor) -> Tensor:

@@ -174,9 +174,9 @@ def keeping_angles(vectors: Tensor, dim: int) -> Tensor:
     True
     """
     width = vectors.shape[1]
-    turned = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64))[0]
+    turned: Tensor = torch.linalg.qr(torch.randn(dim, dim, dtype=torch.float64))[0]
     if dim >= width:
         return turned[:width].to(vectors.dtype)
     spanning = torch.cat([vectors.double().T, torch.randn(width, width, dtype=torch.float64)], 1)
-    axes = torch.linalg.qr(spanning)[0][:, :dim]
+    axes: Tensor = torch.linalg.qr(spanning)[0][:, :dim]
     return (axes @ turned).to(vectors.dtype)

@@ -237,8 +237,8 @@ def check_task(task: Task, where: str) -> None:
         )
     if getattr(task.method, "descriptions", ""):
         raise ConfigError(
-            f"{where}: method.descriptions is a file of one machine, and a task is read by many.  Remove it; classes may "
-            f"have long names."
+            f"{where}: method.descriptions is a file of one machine, and a task is read by many.  Remove it; "
+            f"classes may have long names."
         )
     if not task.shape and needs.text_encoder is None:  # whose encoder a site need not have
         refuse_shapeless(task, where)
