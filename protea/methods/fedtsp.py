@@ -21,7 +21,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, losses
-from protea.core.errors import ConfigError
+from protea.core.errors import ConfigError, PayloadError
 from protea.core.method import Reveals
 from protea.core.prototypes import Weighting
 from protea.core.training import Training
@@ -35,7 +35,12 @@ class TextPrototypes(Payload):
     """What clients get: the vector of each class's texts, and the factor of cosines."""
 
     texts: Prototypes
-    scale: Tensor
+    scale: Tensor  # one number above 0
+
+    def check(self, classes: int, dim: int) -> None:
+        super().check(classes, dim)
+        if self.scale.shape != () or self.scale.dtype != torch.float32 or not self.scale > 0:
+            raise PayloadError("TextPrototypes hold a scale, one number above 0 in float32; something else arrived.")
 
 
 @dataclass(frozen=True)

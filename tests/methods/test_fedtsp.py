@@ -16,7 +16,7 @@ import protea
 from protea import Prototypes, Upload
 from protea.config.experiment import Experiment, load_experiment
 from protea.config.sections import Engine
-from protea.core.errors import ConfigError, PluginError
+from protea.core.errors import ConfigError, PayloadError, PluginError
 from protea.core.rng import Streams
 from protea.core.server import Server
 from protea.methods.fedtsp import FedTSP, TextPrototypes, texts_of
@@ -185,7 +185,11 @@ def test_it_answers_by_the_head_or_by_texts():
 
 
 def test_what_comes_down_is_checked():
-    TextPrototypes(Prototypes(torch.ones(2, 3), torch.ones(2)), torch.ones(())).check(2, 3)
+    texts = Prototypes(torch.ones(2, 3), torch.ones(2))
+    TextPrototypes(texts, torch.ones(())).check(2, 3)
+    for scale in (torch.ones(2), torch.zeros(()), torch.tensor(torch.inf), torch.tensor(3)):
+        with pytest.raises(PayloadError):
+            TextPrototypes(texts, scale).check(2, 3)
 
 
 # Encoders
