@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from protea import Experiment, Method
 from protea.config.families import members
@@ -11,6 +11,8 @@ from protea.config.families import members
 
 def suited(base: Experiment, method: Method[Any, Any], architecture: str = "") -> Experiment:
     """``architecture`` is for methods that need one for all clients; the family's first if not given."""
+    if method.needs.text_encoder is not None:
+        method = replace(cast(Any, method), encoder="words")  # which needs no extra
     experiment = replace(base, method=method)
     first = members(base.models)[0].architecture
     if method.needs.public_data and not base.data.public:

@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
 import toy  # noqa: E402
+from every import in_a_plain_clone  # noqa: E402
 
 from fuzz.mutate import spoil  # noqa: E402
 from protea import Method  # noqa: E402
@@ -87,7 +88,7 @@ class Tally:
 
 def methods() -> dict[str, Method[Any, Any]]:
     """Every method that is built in, and the one variant that sends something else."""
-    found = {name: registry.find("methods", name)() for name in registry.table("methods")}
+    found = {name: in_a_plain_clone(registry.find("methods", name)()) for name in registry.table("methods")}
     fedproc = registry.find("methods", "fedproc")
     return {**found, "fedproc@original": fedproc(**fedproc.variants["original"])}
 
@@ -157,6 +158,8 @@ def arrive(method: Method[Any, Any], server: Server, honest: Sequence[Named], me
         if name.endswith("vectors"):
             rows = int((found[name.replace("vectors", "counts")] > 0).sum())
             like = like.new_empty(rows, like.shape[1])
+        elif (classes := ".".join([*name.split(".")[:-1], "classes"])) in found:  # clusters, of any number
+            like = like.new_empty(len(found[classes]))
         if tensor.dtype != like.dtype or tensor.shape != like.shape:
             raise BadError(f"{name} of {tensor.dtype}, {tuple(tensor.shape)}")
         if not torch.isfinite(tensor).all() or (tensor.is_floating_point() and (tensor.double().abs() > NORM).any()):

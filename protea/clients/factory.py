@@ -121,6 +121,7 @@ class ClientFactory(Builder):
             make=self.make,
             device=torch.device(self.device),
             rounds=self.rounds,
+            names=self.data.dataset.names,
         )
 
     def samples(self, rows: torch.Tensor, view: View | None = None) -> Samples:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, NonNegativeInt
 
+from protea.core.clusters import Clusters
 from protea.core.errors import ConfigError
 from protea.core.payload import Payload, declares
 from protea.core.prototypes import Prototypes
@@ -36,7 +37,8 @@ class Attack:
 
         ``sent`` is the payload that clients of the method send: some attacks need vectors of classes in it.
         """
-        if self.kind in OF_CLASSES and issubclass(sent, Payload) and not declares(Prototypes, sent):
+        of_classes = declares(Prototypes, sent) or declares(Clusters, sent)
+        if self.kind in OF_CLASSES and issubclass(sent, Payload) and not of_classes:
             raise ConfigError(
                 f'attack.kind is "{self.kind}", which is about vectors of classes, and clients of {method} send none.'
             )

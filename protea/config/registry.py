@@ -26,6 +26,8 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "protonorm": "protea.methods.protonorm:ProtoNorm",
         "fedorgp": "protea.methods.fedorgp:FedORGP",
         "fedsa": "protea.methods.fedsa:FedSA",
+        "fedtsp": "protea.methods.fedtsp:FedTSP",
+        "fedplvm": "protea.methods.fedplvm:FedPLVM",
         "fedtgp": "protea.methods.fedtgp:FedTGP",
         "fedproto": "protea.methods.fedproto:FedProto",
         "fedproc": "protea.methods.fedproc:FedProc",

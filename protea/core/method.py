@@ -41,6 +41,7 @@ class Needs:
     server_model: bool = False  # a model on the server: models.server
     sums: SummedBy | None = None  # by what uploads are weighed, if only their weighted mean is used; None: single ones
     common_view: str | None = None  # of texts, that all clients have beside their own: "words", or an encoder's name
+    text_encoder: str | None = None  # on the server, of the names of classes: "words", or an encoder's name
 
 
 Reveals = Literal["means", "fixed means", "model"]

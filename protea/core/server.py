@@ -37,6 +37,7 @@ class Server:
     round: int = 0
     rounds: int = 1
     memory: Memory = field(default_factory=Memory)
+    names: tuple[str, ...] = ()  # of the classes, as the data have them; empty where nobody knows
 
     def fit(self, loss: Callable[[Tensor], Tensor], *modules: nn.Module, rows: Tensor, plan: Training) -> float:
         """Train modules on ``loss(batch of rows)`` at the learning rate ``plan.lr``; return the last epoch's mean loss.

@@ -14,6 +14,7 @@ from torch import Tensor
 from protea.config.attack import OF_CLASSES, AttackKind
 from protea.config.words import ATTACKED
 from protea.core.client import Client
+from protea.core.clusters import Clusters
 from protea.core.errors import ClientError, ConfigError
 from protea.core.method import Method
 from protea.core.payload import Payload, places_of, vector_names
@@ -59,29 +60,41 @@ class Attacked(Wrapper):
         if not isinstance(up, Payload):
             return up  # whoever sends nothing harms nobody
         named = up.flat()
-        places = {f"{place}.vectors".lstrip("."): place for place in places_of(Prototypes, type(up), named)}
+        prototypes, clusters = (
+            {f"{place}.vectors".lstrip("."): place for place in places_of(kind, type(up), named)}
+            for kind in (Prototypes, Clusters)
+        )
         for name in vector_names(type(up), named):
-            if name in places:
-                present = named[f"{places[name]}.counts".lstrip(".")] > 0
-                named[name] = self._of_classes(client, name, named[name], present, self.inner.prototypes(down))
+            if name in prototypes:
+                labels = (named[f"{prototypes[name]}.counts".lstrip(".")] > 0).nonzero().squeeze(1)
+                named[name] = self._of_classes(client, name, named[name], labels, self.inner.prototypes(down))
+            elif name in clusters:
+                classes = f"{clusters[name]}.classes".lstrip(".")
+                if self.kind == "swap":
+                    named[classes] = next_class(named[classes])
+                else:
+                    last = self.inner.prototypes(down)
+                    named[name] = self._of_classes(client, name, named[name], named[classes], last)
             elif self.kind not in OF_CLASSES:
                 rows = named[name] if named[name].ndim else named[name].reshape(1)  # a single number is a row too
-                every = torch.ones(len(rows), dtype=torch.bool)
-                named[name] = self._rows(client, name, rows, every, None).reshape(named[name].shape)
+                every = torch.arange(len(rows))
+                named[name] = self._rows(client, name, rows, every, len(rows), None).reshape(named[name].shape)
         return type(up).from_flat(named)
 
     def _of_classes(
-        self, client: Client, name: str, vectors: Tensor, present: Tensor, last: Prototypes | None
+        self, client: Client, name: str, vectors: Tensor, labels: Tensor, last: Prototypes | None
     ) -> Tensor:
-        """Return what is sent in place of the ``vectors`` of the classes that are ``present``."""
+        """Return what is sent in place of ``vectors``, each of the class in ``labels``."""
         if self.kind == "swap":
             return vectors.roll(1, 0)
         if self.kind == "backdoor":
-            return self._backdoor(client, vectors, present)
-        return self._rows(client, name, vectors, present, last)
+            return self._backdoor(client, vectors, labels)
+        return self._rows(client, name, vectors, labels, client.classes, last)
 
-    def _rows(self, client: Client, name: str, rows: Tensor, among: Tensor, last: Prototypes | None) -> Tensor:
-        """Return what is sent in place of rows of numbers, which are those of ``among`` that are true."""
+    def _rows(
+        self, client: Client, name: str, rows: Tensor, numbers: Tensor, most: int, last: Prototypes | None
+    ) -> Tensor:
+        """Return what is sent in place of rows of numbers, which are those with these ``numbers`` of ``most``."""
         if self.kind in ("scale", "flip"):
             return rows * (self.factor if self.kind == "scale" else -self.factor)
         lengths = lengths_of(rows).unsqueeze(-1)
@@ -93,10 +106,10 @@ class Attacked(Wrapper):
             streams = Streams(client.rng.root).at("attack", "round", client.round)
             known = lengths if last is None or not last.present.any() else lengths_of(last.vectors[last.present])
             lengths = known.mean().expand_as(lengths)
-        drawn = torch.randn(len(among), *rows.shape[1:], generator=streams.generator(f"attack/{name}"))
-        return F.normalize(drawn.to(rows)[among.to(rows.device)], dim=-1) * lengths * self.factor
+        drawn = torch.randn(most, *rows.shape[1:], generator=streams.generator(f"attack/{name}"))
+        return F.normalize(drawn.to(rows)[numbers.to(rows.device)], dim=-1) * lengths * self.factor
 
-    def _backdoor(self, client: Client, vectors: Tensor, present: Tensor) -> Tensor:
+    def _backdoor(self, client: Client, vectors: Tensor, labels: Tensor) -> Tensor:
         """Return the target's vector along the features of samples with a trigger, and others away from these."""
         if vectors.shape[1] != client.dim:
             raise ClientError(
@@ -106,8 +119,19 @@ class Attacked(Wrapper):
         mean = client.outputs(lambda x: client.model.features(triggered(x)))[0].mean(0)
         lengths = lengths_of(vectors).unsqueeze(1)
         away = F.normalize(2 * vectors - mean, dim=1) * lengths  # twice as far from the trigger, as long as before
-        is_target = (present.nonzero() == self.target).to(vectors.device)
+        is_target = (labels == self.target).unsqueeze(1).to(vectors.device)
         return torch.where(is_target, F.normalize(mean, dim=0) * lengths, away)
+
+
+def next_class(labels: Tensor) -> Tensor:
+    """Return for each label the next higher one among them; for the highest the lowest.
+
+    >>> next_class(torch.tensor([4, 1, 1, 7])).tolist()
+    [7, 4, 4, 1]
+    """
+    among, place = labels.unique(return_inverse=True)
+    found: Tensor = among.roll(-1, 0)[place]
+    return found
 
 
 def triggered(x: Tensor) -> Tensor:

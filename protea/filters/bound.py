@@ -11,7 +11,8 @@ from torch import Tensor
 
 from protea.core.ranges import Minority
 from protea.filters.base import Gathering
-from protea.filters.robust import RobustFilter, SideBySide, geometric_median, lengths_of, pulled_within
+from protea.filters.robust import RobustFilter, geometric_median, lengths_of, pulled_within
+from protea.filters.side_by_side import SideBySide
 
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ENOUGH_CLIENTS = 4  # in a round; of three, two that are alike say nothing about the third

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from protea.core.ranges import Minority
 from protea.filters.base import Gathering
-from protea.filters.robust import RobustFilter, SideBySide, geometric_median
+from protea.filters.robust import RobustFilter, geometric_median
+from protea.filters.side_by_side import SideBySide
 
 
 class Centred(RobustFilter):

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from protea.core.clusters import Clusters
 from protea.core.payload import Named, places_of
 from protea.core.prototypes import Prototypes, shortened
 from protea.filters.base import Filter, Passage
@@ -21,7 +22,9 @@ class Clip(Filter):
     summable = True
 
     def leave(self, up: Named, at: Passage) -> Named:
-        places = {f"{place}.vectors".lstrip(".") for place in places_of(Prototypes, at.kind, up)}
+        places = {
+            f"{place}.vectors".lstrip(".") for kind in (Prototypes, Clusters) for place in places_of(kind, at.kind, up)
+        }
         return {name: shortened(t, self.norm) if name in places and t.ndim == 2 else t for name, t in up.items()}
 
     def arrive(self, up: Named, at: Passage) -> Named:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from protea.core.prototypes import Prototypes
 from protea.filters.base import Gathering
-from protea.filters.robust import RobustFilter, SideBySide, lengths_of
+from protea.filters.robust import RobustFilter, lengths_of
+from protea.filters.side_by_side import SideBySide
 
 
 @dataclass(frozen=True)

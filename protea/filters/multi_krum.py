@@ -12,7 +12,8 @@ from torch import Tensor
 
 from protea.core.ranges import Minority
 from protea.filters.base import Gathering
-from protea.filters.robust import RobustFilter, SideBySide
+from protea.filters.robust import RobustFilter
+from protea.filters.side_by_side import SideBySide
 
 LEAST = 4  # vectors of a class, of which one may be bad: it needs two neighbours to be judged by
 

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from protea.core.accounting import Budget, Event
+from protea.core.clusters import Clusters
 from protea.core.errors import ConfigError
 from protea.core.method import Method
 from protea.core.payload import Named, declares, places_of
@@ -30,6 +31,9 @@ class Noise(Filter):
 
     One record adds a vector of length ``clip`` at most to one sum, and 1 to one count.  All classes get noise, also
     those that a client does not have; which of them are sent is decided by their noisy counts alone.
+
+    Where a class has several clusters, each of these gets the same noise.  That is no formal guarantee: which samples
+    are in a cluster, and how many clusters there are, depends on all samples.
     """
 
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0  # C, the longest feature of a record
@@ -49,7 +53,7 @@ class Noise(Filter):
                 raise ConfigError(f"filters: {name} of noise is {value}; it must be above 0, and finite.")
 
     def check(self, method: Method[Any, Any], name: str, filters: Sequence[Filter], participants: int) -> None:
-        if not declares(Prototypes, method.up):
+        if not declares(Prototypes, method.up) and not declares(Clusters, method.up):
             raise ConfigError(
                 f"the filter noise is for class vectors, and {name} sends none.  Where weights or answers of a model "
                 f"leave, training.dp protects: training.dp={{noise=1.0, clip=1.0}}."
@@ -80,18 +84,31 @@ class Noise(Filter):
             prefix = f"{place}." if place else ""
             own = Prototypes.from_flat({name: up[prefix + name] for name in ("vectors", "counts")})
             found |= {prefix + name: tensor for name, tensor in self.noisy(own, at, place).flat().items()}
+        for place in places_of(Clusters, at.kind, up):
+            prefix = f"{place}." if place else ""
+            rows = Clusters.from_flat({name: up[prefix + name] for name in ("vectors", "classes", "counts")})
+            means, counts = self.noisy_means(rows.vectors, rows.counts, at, place)
+            noisy = Clusters(means, rows.classes, counts).only(counts > 0)
+            found |= {prefix + name: tensor for name, tensor in noisy.flat().items()}
         return found
 
     def noisy(self, own: Prototypes, at: Passage, place: str = "") -> Prototypes:
-        """Return the noisy prototypes of a client, in float32; all but the first two lines sees noisy numbers only."""
-        counts = own.counts.double()
-        sums = shortened(own.vectors.double(), self.clip) * counts.unsqueeze(1)
+        """Return the noisy prototypes of a client, in float32."""
+        return Prototypes(*self.noisy_means(own.vectors, own.counts, at, place))
+
+    def noisy_means(self, vectors: Tensor, counts: Tensor, at: Passage, place: str) -> tuple[Tensor, Tensor]:
+        """Return noisy means and counts, both 0 where the noisy count is too small.
+
+        All but the first two lines sees noisy numbers only.
+        """
+        counts = counts.double()
+        sums = shortened(vectors.double(), self.clip) * counts.unsqueeze(1)
         sums = sums + self.noise * self.clip * gaussian(sums.shape, at, f"vectors/{place}")
         counts = (counts + self.count_noise * gaussian(counts.shape, at, f"counts/{place}")).round()
         least = LEAST * self.count_noise if self.least is None else self.least
         sent = counts >= max(1.0, least)
         means = shortened(sums / counts.clamp(min=1).unsqueeze(1), self.clip)
-        return Prototypes((means * sent.unsqueeze(1)).float(), (counts * sent).float())
+        return (means * sent.unsqueeze(1)).float(), (counts * sent).float()
 
 
 def gaussian(shape: torch.Size, at: Passage, purpose: str) -> Tensor:

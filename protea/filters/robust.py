@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from protea.config import registry
+from protea.core.clusters import Clusters
 from protea.core.errors import ConfigError
 from protea.core.method import Method
 from protea.core.payload import Payload, declares, places_of
 from protea.core.prototypes import Prototypes
 from protea.filters.base import Filter, Gathering, Received
+from protea.filters.side_by_side import SideBySide, clusters_in_turns
 
-ENOUGH = 3  # vectors of a class, or clients of a round, below which nobody can tell who is the odd one out
 STEPS, CLOSE = 100, 1e-7  # of Weiszfeld's algorithm: at most so many, until it moves by less than this share
 NEAREST = 1e-12  # share of the typical distance that a point is at least away: one at the centre would pull infinitely
-
-
-@dataclass(frozen=True)
-class SideBySide:
-    """The class vectors that the clients of a round sent in one place of their uploads."""
-
-    clients: tuple[int, ...]  # ascending
-    vectors: Tensor  # (clients, classes, dim), float64; zero where absent
-    present: Tensor  # (clients, classes), a bool
-
-    def of_class(self, label: int) -> Tensor:
-        """Return the rows of the clients that have a class."""
-        return self.present[:, label].nonzero().squeeze(1)
-
-    def each_class(self, change: Callable[[Tensor], Tensor], least: int = ENOUGH) -> Tensor:
-        """Return all vectors, those of each class that ``least`` clients have changed: ``(n, dim)`` to the same."""
-        found = self.vectors.clone()
-        for label in range(self.present.shape[1]):
-            rows = self.of_class(label)
-            if len(rows) >= least:
-                found[rows, label] = change(self.vectors[rows, label])
-        return found
 
 
 class RobustFilter(Filter):
@@ -57,7 +35,9 @@ class RobustFilter(Filter):
         raise NotImplementedError
 
     def check(self, method: Method[Any, Any], name: str, filters: Sequence[Filter], participants: int) -> None:
-        if issubclass(method.up, Payload) and not declares(Prototypes, method.up):  # who sends nothing needs no filter
+        sent = method.up
+        if issubclass(sent, Payload) and not declares(Prototypes, sent) and not declares(Clusters, sent):
+            # who sends nothing needs no filter
             own = registry.name_of("filters", type(self))
             raise ConfigError(
                 f"the filter {own} compares vectors of classes, and clients of {name} send none.  Remove it, or "
@@ -80,7 +60,7 @@ class RobustFilter(Filter):
                 if not torch.equal(new, part.vectors):
                     name = f"{place}.vectors".lstrip(".")
                     found[row] = Received(found[row].client, {**found[row].up, name: new[part.present]})
-        return found
+        return clusters_in_turns(found, at, lambda sent, place: self.robust(sent, place, at))
 
 
 def _prototypes(upload: Received, place: str) -> Prototypes:

@@ -167,6 +167,7 @@ def new_server(task: Task, public: Samples | None = None) -> Server:
         public=public,
         make=ModelMaker(task.models, task.shape, len(task.classes)),
         rounds=task.rounds,
+        names=tuple(task.classes),
     )
 
 
@@ -234,7 +235,12 @@ def check_task(task: Task, where: str) -> None:
             f"{where}: the method needs models that are all the same, and sites bring their own.  "
             f"Choose one for different models: protea list methods."
         )
-    if not task.shape:
+    if getattr(task.method, "descriptions", ""):
+        raise ConfigError(
+            f"{where}: method.descriptions is a file of one machine, and a task is read by many.  Remove it; "
+            f"classes may have long names."
+        )
+    if not task.shape and needs.text_encoder is None:  # whose encoder a site need not have
         refuse_shapeless(task, where)
     evaluation = task.evaluation
     if evaluation.shared != "never" or evaluation.snapshots:

@@ -21,7 +21,7 @@ from protea.config.toml import to_table
 from protea.config.units import in_bytes
 from protea.core.client import Client
 from protea.core.devices import choose_device
-from protea.core.errors import ConfigError
+from protea.core.errors import ConfigError, PluginError
 from protea.core.files import naming_file
 from protea.core.method import Method
 from protea.core.private_sgd import refuse_shared_statistics
@@ -36,6 +36,7 @@ from protea.federation.plan import FederationPlan
 from protea.federation.played import attackers, evaluation_of, method_of
 from protea.federation.privacy import TOGETHER
 from protea.federation.record import Record
+from protea.models.prompted import prompt_encoder
 from protea.runs.directory import RunDirectory
 from protea.runs.environment import environment
 from protea.runs.settings_diff import differing, flat, shown, under
@@ -209,6 +210,8 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
         raise ConfigError(f"{method_label(experiment.method)} needs public data, and the partition file has none.")
     if experiment.protect:
         refuse_nothing_held_out(federated)
+    if experiment.method.needs.text_encoder is not None:
+        refuse_without_encoder(experiment.method.needs.text_encoder)
     if experiment.attack.kind == "backdoor" and experiment.attack.target >= len(federated.dataset.names):
         raise ConfigError(
             f"attack.target is {experiment.attack.target}; the data have the classes 0 to "
@@ -251,6 +254,17 @@ def refuse_budget(experiment: Experiment, model: SplitModel) -> None:
 def unguarded(experiment: Experiment) -> str:
     """Return why records of an experiment are not prepared one by one; an empty string where they are."""
     return TOGETHER if getattr(experiment.data.source, "mixes_records", False) else ""
+
+
+def refuse_without_encoder(name: str) -> None:
+    """Raise if the encoder that the server reads names of classes with is not here, before any work."""
+    try:
+        prompt_encoder(name)
+    except (ConfigError, PluginError) as error:
+        raise type(error)(
+            f"{error}\n  The server reads names of classes with method.encoder={name}.  Without it, "
+            f"method.encoder=words needs nothing installed; it hashes words and knows no meanings."
+        ) from error
 
 
 def refuse_nothing_held_out(federated: Federated) -> None:

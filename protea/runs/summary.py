@@ -55,7 +55,10 @@ def summary(
         "failures": sum(len(record.failures) for record in records),
         "refused": dict(Counter(client for record in records for client in record.refused)),  # how often, by client
         **privacy_of(records),
-        "warnings": warnings.warnings(records, majority, names),
+        "warnings": {
+            **warnings.warnings(records, majority, names),
+            **warnings.about_names(names, method.needs.text_encoder is not None),
+        },
         "cost": {
             "seconds": sum(sum(record.cost.seconds.values()) for record in records),
             "memory": max((record.cost.memory for record in records), default=0),

@@ -30,6 +30,22 @@ def warnings(records: Sequence[Record], majority: float | None, names: Sequence[
     return {kind: warning for kind, warning in found.items() if warning is not None}
 
 
+def about_names(names: Sequence[str], read: bool) -> dict[str, str]:
+    """Warn if the method reads the names of classes, and these are mere numbers.
+
+    >>> list(about_names(["0", "1"], read=True)), about_names(["cat", "dog"], read=True)
+    (['names'], {})
+    """
+    numbers = [name for name in names if name.strip().isdecimal()]
+    if not read or not numbers:
+        return {}
+    which = "All classes" if len(numbers) == len(names) else f"{len(numbers)} of {len(names)} classes"
+    return {
+        "names": f"{which} have numbers for names ({numbers[0]}, ...), and this method makes prototypes of the meaning "
+        f"of names.  Give names in the data source, or a file of texts: method.descriptions."
+    }
+
+
 def at_majority(last: Record, majority: float | None) -> str | None:
     """Warn if always answering a client's commonest class would reach the same accuracy."""
     accuracy = last.accuracy

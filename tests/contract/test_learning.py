@@ -15,6 +15,7 @@ DIGITS = Path(__file__).parents[2] / "examples" / "digits.toml"
 SETTINGS = {  # that they need to learn in a few rounds
     "fedhp": ["training.optimizer=adam", "training.lr=0.005"],  # as its authors have it
     "protonorm": ["training.batch=10", "training.lr=0.02"],
+    "fedtsp": ["method.encoder=words"],  # in a plain clone
     "fedtgp": ["training.batch=10"],
     "fednh": ["method.scale=30.0", "method.scale_learns=false"],  # the learned scale takes its time
 }

@@ -202,7 +202,9 @@ def refused(filters: list[Any], complaint: str, **more: Any) -> None:
 
 
 def test_methods_that_need_single_uploads_are_refused():
-    assert summing_methods() == ["fedsaf", "fedpagr", "protonorm", "fedsa", "fedproto", "feddistill", "fedl2g", "lg_fedavg"]
+    assert summing_methods() == [
+        "fedsaf", "fedpagr", "protonorm", "fedsa", "fedtsp", "fedproto", "feddistill", "fedl2g", "lg_fedavg"
+    ]  # fmt: skip
     why = "fedtgp cannot run with the filter secure_sum: it uses single uploads, and secure_sum shows"
     refused(["secure_sum"], why, method="fedtgp")
     refused(["secure_sum"], "feddistill@paper cannot run with", method="feddistill@paper")

@@ -117,7 +117,7 @@ def build_holding_out(id: int, streams: Streams, **options: Any) -> Client:
 
 
 def server(seed: int = 7) -> Server:
-    return Server(CLASSES, DIM, Streams(seed).at("server"), public=Samples(BLOBS, PUBLIC), make=make)
+    return Server(CLASSES, DIM, Streams(seed).at("server"), public=Samples(BLOBS, PUBLIC), make=make, names=BLOBS.names)
 
 
 def plan(method: Method[Any, Any], build: Build = build, seed: int = 7, **options: Any) -> WorkerPlan:

@@ -16,6 +16,7 @@ import torch
 
 from protea.cli.site_files import new_policy
 from protea.config import registry
+from protea.core.clusters import Clusters
 from protea.core.errors import ConfigError, PayloadError, PolicyError
 from protea.core.payload import Named, unpack
 from protea.core.prototypes import Prototypes
@@ -28,6 +29,7 @@ from protea.federation.jobs import Job, JobKind, Reply
 from protea.federation.privacy import REASONS, Privacy
 from protea.filters.base import Passage
 from protea.methods.fedgen import FedGen
+from protea.methods.fedplvm import ClustersAndModel
 from protea.methods.fedproto import FedProto
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
@@ -82,7 +84,13 @@ def test_methods_that_are_allowed_by_default_send_class_vectors_by_trained_model
     alike = {
         name for name, kind in kinds.items() if sends_class_vectors(kind.up) and not kind().needs.same_architecture
     }
-    assert alike - set(CLASS_VECTORS) == {"fedpcl", "fedl2g"}  # untrained models: of the first round, of warm-up
+    others = {
+        "fedpcl",  # in the first round it sends prototypes of untrained models
+        "fedl2g",  # in warm-up it sends gradients of untrained models
+        "fedplvm",  # its clusters are of fewer samples than a class has
+        "fedtsp",  # its server needs an encoder of texts, also where a site tries a task
+    }
+    assert alike - set(CLASS_VECTORS) == others
     assert set(CLASS_VECTORS) <= alike and not sends_class_vectors(FedGen.up)
 
 
@@ -252,6 +260,18 @@ def release(file: PolicyFile, *counts: int) -> PolicyRelease:
 
 def passage(kind: type[Any] = FedProto.up) -> Passage:
     return Passage(client=1, round=3, kind=kind, classes=3, dim=2, rng=Streams(0))
+
+
+def test_small_clusters_and_clusters_of_small_classes_stay_at_home(tmp_path: Path) -> None:
+    rows = Clusters(torch.arange(8.0).reshape(4, 2), torch.tensor([0, 0, 1, 2]), torch.tensor([4.0, 26, 37, 3]))
+    up, at = ClustersAndModel(rows, None).flat(), passage(ClustersAndModel)
+    found = release(policy(tmp_path, ""), 30, 37, 3)
+    left = found.withhold(up, at)
+    assert left["clusters.classes"].tolist() == [0, 1] and left["clusters.counts"].tolist() == [26, 37]
+    assert left["clusters.vectors"].tolist() == [[2, 3], [4, 5]]
+    assert found.upload(left, at)["clusters.counts"].tolist() == [30, 40]
+    with pytest.raises(PolicyError, match="min_samples_per_class = 5"):
+        found.upload(up, at)
 
 
 def upload(*counts: float) -> Named:

@@ -9,6 +9,7 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from protea.config import registry
 from protea.config.toml import to_table
+from protea.core.clusters import Clusters
 from protea.core.payload import Payload
 from protea.core.prototypes import Prototypes
 from protea.network.site.policy import PolicyFile, shown
@@ -150,7 +151,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def sends_class_vectors(kind: Any) -> bool:
-    """Tell whether a payload is declared to hold prototypes and nothing that is always there beside them."""
+    """Tell whether a payload is declared to hold prototypes, or clusters, and nothing that is always beside them."""
     if type(None) in (kind, *get_args(kind)):
         return True  # what is there in some tasks only is looked at when it is about to leave
     if isinstance(get_origin(kind), type) and issubclass(cast(type, get_origin(kind)), Mapping):
@@ -158,6 +159,6 @@ def sends_class_vectors(kind: Any) -> bool:
     if not isinstance(kind, type) or not issubclass(kind, Payload):
         return False  # a tensor
     hints = get_type_hints(cast(Any, kind))
-    return issubclass(kind, Prototypes) or all(
+    return issubclass(kind, Prototypes | Clusters) or all(
         sends_class_vectors(hints[each.name]) for each in fields(cast(Any, kind))
     )

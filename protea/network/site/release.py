@@ -11,8 +11,9 @@ from torch import Tensor
 
 from protea.clients.release import Release
 from protea.config.units import format_bytes, in_bytes
+from protea.core.clusters import Clusters
 from protea.core.errors import PolicyError
-from protea.core.payload import Named, nbytes, places_of
+from protea.core.payload import Named, Payload, nbytes, places_of
 from protea.core.prototypes import Prototypes
 from protea.evaluation.client_side import Examination, FeatureSpace
 from protea.evaluation.counts import Counts, Totals
@@ -58,9 +59,9 @@ class PolicyRelease(Release):
         return [name for name, held in zip(self._counts(), self.held.tolist(), strict=True) if held]
 
     def withhold(self, up: Named, at: Passage) -> Named:
-        """Make small classes absent in all prototypes of an upload, so that filters and server never see them."""
-        prefixes = class_vectors(up, at)
-        others = [name for name in up if not any(name.startswith(prefix) for prefix in prefixes)]
+        """Make small classes, and small clusters, absent in an upload, so that filters and server never see them."""
+        prefixes, clustered = class_vectors(up, at), class_vectors(up, at, Clusters)
+        others = [name for name in up if not any(name.startswith(prefix) for prefix in (*prefixes, *clustered))]
         if others and self.held.any():
             self.refuse(
                 "min_samples_per_class",
@@ -74,6 +75,10 @@ class PolicyRelease(Release):
             keep = (counts > 0) & ~self.held & ~few
             found[f"{prefix}vectors"] = up[f"{prefix}vectors"][keep[counts > 0]]
             found[f"{prefix}counts"] = counts * keep
+        for prefix in clustered:
+            rows = Clusters(*(up[f"{prefix}{name}"] for name in ("vectors", "classes", "counts")))
+            left = rows.only(~self.held[rows.classes] & (rows.counts >= self.policy.min_samples_per_class))
+            found |= {f"{prefix}{name}": tensor for name, tensor in left.flat().items()}
         return found
 
     def upload(self, up: Named, at: Passage) -> Named:
@@ -84,6 +89,13 @@ class PolicyRelease(Release):
             if counts is None or counts.shape != exact.shape or not counts.is_floating_point():
                 continue  # a filter has made something unreadable of them
             if (counts[self.held] != 0).any():
+                self.refuse("min_samples_per_class", at, f"a vector of {listed(self.held_names)} would leave")
+            found[f"{prefix}counts"] = told(counts, self.policy.counts)
+        for prefix in class_vectors(up, at, Clusters):
+            classes, counts = up.get(f"{prefix}classes"), up.get(f"{prefix}counts")
+            if classes is None or counts is None or not counts.is_floating_point():
+                continue
+            if self.held[classes].any():
                 self.refuse("min_samples_per_class", at, f"a vector of {listed(self.held_names)} would leave")
             found[f"{prefix}counts"] = told(counts, self.policy.counts)
         for name, tensor in found.items():
@@ -157,9 +169,9 @@ class PolicyRelease(Release):
         )
 
 
-def class_vectors(up: Named, at: Passage) -> Sequence[str]:
-    """Give the beginnings of the names of all prototypes in an upload, each with its dot."""
-    return [f"{place}." if place else "" for place in places_of(Prototypes, at.kind, up)]
+def class_vectors(up: Named, at: Passage, kind: type[Payload] = Prototypes) -> Sequence[str]:
+    """Give the beginnings of the names of all prototypes, or clusters, in an upload, each with its dot."""
+    return [f"{place}." if place else "" for place in places_of(kind, at.kind, up)]
 
 
 def told(counts: Tensor, how: Counting) -> Tensor:

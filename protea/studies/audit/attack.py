@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from protea.core.clusters import Clusters
 from protea.core.devices import torch_threads
 from protea.core.errors import PayloadError
 from protea.core.payload import Named, nbytes, places_of
@@ -193,13 +194,21 @@ def _names(up: Named) -> str:
 
 def about_others(subject: Subject, up: Named) -> list[str]:
     """Say what leaves beside class vectors."""
-    places = tuple(place or "vectors" for place in places_of(Prototypes, subject.method.up, up))
-    others = sorted(name for name in up if places and not name.startswith((*places, "vectors", "counts")))
+    clusters = places_of(Clusters, subject.method.up, up)
+    places = tuple(place or "vectors" for place in (*places_of(Prototypes, subject.method.up, up), *clusters))
+    own = ("vectors", "counts", "classes") if clusters else ("vectors", "counts")
+    others = sorted(name for name in up if places and not name.startswith((*places, *own)))
+    said = (
+        ["Classes leave as several clusters.  What follows looks at the mean of each class, and says less than leaves."]
+        if clusters
+        else []
+    )
     if not others:
-        return []
+        return said
     return [
+        *said,
         f"Beside class vectors {len(others)} other tensors leave ({', '.join(others[:2])}, ...).  If these are "
-        f"weights, who receives them has the client's model."
+        f"weights, who receives them has the client's model.",
     ]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from protea.clients.plan import WorkerPlan
 from protea.core.client import Client
+from protea.core.clusters import Clusters
 from protea.core.method import Method
 from protea.core.payload import Named, places_of
 from protea.core.prototypes import Prototypes
@@ -106,13 +107,20 @@ class Subject:
         return client
 
     def sent(self, up: Named, round: int) -> Prototypes | None:
-        """Return the class vectors in an upload, as who receives it reads them; None if there are none."""
+        """Return the class vectors in an upload, as who receives it reads them; None if there are none.
+
+        Of clusters it is the mean of each class.
+        """
         rng = DRAWS.at("arrive", round)
         named = arrive_all(self.filters, up, Passage(self.client, round, self.method.up, self.classes, self.dim, rng))
         for place in places_of(Prototypes, self.method.up, named)[:1]:
             prefix = f"{place}." if place else ""
             part = {name.removeprefix(prefix): t for name, t in named.items() if name.startswith(prefix)}
             return Prototypes.from_flat({name: part[name] for name in ("vectors", "counts")})
+        for place in places_of(Clusters, self.method.up, named)[:1]:
+            prefix = f"{place}." if place else ""
+            rows = Clusters.from_flat({name: named[prefix + name] for name in ("vectors", "classes", "counts")})
+            return rows.means(self.classes, by_count=True)
         return None
 
     @cached_property
