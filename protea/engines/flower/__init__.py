@@ -53,5 +53,5 @@ from flwr.supercore.inflatable import inflatable_utils  # noqa: E402  of this ve
 # A message is announced before all its parts are there.  Who looks for a part too early would wait a second; twice or
 # more in every step of a round.
 for pull in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
-    pull.__kwdefaults__["initial_backoff"] = BACKOFF
+    pull.__kwdefaults__ = {**(pull.__kwdefaults__ or {}), "initial_backoff": BACKOFF}
 logging.getLogger("flwr").setLevel(logging.ERROR)  # what matters is raised, and told in our words
