@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import warm
 from night import by_night
+from typed import Command
 from wanted import extra
 
 import protea
@@ -103,7 +104,33 @@ def test_every_experiment_file_can_be_read(path: Path):
     assert load_experiment(path).rounds > 0
 
 
-def test_the_demo_runs_from_the_command_line(
+def test_the_demo_ends_with_what_each_client_gains_over_training_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Command
+):
+    """By the words of the Makefile, in small; called again it only shows the tables."""
+    recipe = (EXAMPLES.parent / "Makefile").read_text(encoding="utf-8").split("\ndemo:")[1].split("\n\n")[0]
+    run, compare = (line.split() for line in re.findall(r"\$\(BIN\)/protea (.*)", recipe))
+    assert run[:2] == ["run", "examples/demo.toml"] and run.count("--beside") == 3
+    monkeypatch.chdir(tmp_path)
+    small = ["rounds=2", "clients=3", "data.samples=240", "models.family=tiny_mlp", "engine.name=inline"]
+    words = ["run", EXAMPLES / "demo.toml", *small, *run[2:]]
+    done = typed(*words)
+    assert (done.code, done.err) == (0, "")
+    assert "Gain over training alone, in points of accuracy" in done.out and "Report: " in done.out
+    page = (tmp_path / "runs/demo/report.html").read_text(encoding="utf-8")
+    assert '"gains":[{"label":"' in page.replace(" ", "")  # which the page draws
+    gain = json.loads((tmp_path / "runs/demo/summary.json").read_text(encoding="utf-8"))["gain"]
+    assert gain.keys() == {"local", "alone"}
+    assert all({"mean", "low", "high", "better", "worse"} <= each.keys() for each in gain.values())
+    done = typed(*compare)
+    assert done.code == 0 and "Accuracy in % of each client, against local" in done.out
+    rows = re.findall(r"^ (fedloo alone|fedloo|fedproto) +[012] .*(?:better|worse|neither)$", done.out, re.MULTILINE)
+    assert sorted(rows) == ["fedloo"] * 3 + ["fedloo alone"] * 3 + ["fedproto"] * 3
+    again = typed(*words)
+    assert again.code == 0 and again.out.count("has ended: there is nothing to continue.") == 4
+
+
+def test_the_digits_run_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.chdir(tmp_path)

@@ -29,7 +29,7 @@ SiteRule = Annotated[
     typer.Option(
         metavar="RULE",
         help="How to answer: head, head_own, local_prototypes or blend; method if sites are protected.  As the task "
-        "says, or head.",
+        "says; else method if sites are protected, head if not.",
         show_default=False,
     ),
 ]
@@ -128,7 +128,8 @@ def predict(
     """Predict the classes of new samples by this site's own trained model.  Nothing leaves this machine.
 
     The answer is by the rule that evaluation.answer of the task names, or by the classifier (head) where that rule
-    needs what the coordinator last sent, which is not kept here.
+    needs what the coordinator last sent, which is not kept here.  A protected site answers by what is best on its
+    held-out samples.
     """
     from protea.data.new_samples import read_new_samples
     from protea.network.site.predict import note_on_rule, trained_client, usual_rule

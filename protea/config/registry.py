@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from protea.config.words import ALONE
+from protea.config.words import ALONE, RULES
 from protea.core.errors import PluginError, nearest
 
 BUILT_IN: Mapping[str, Mapping[str, str]] = {
@@ -147,7 +147,8 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
 
 
 RESERVED: Mapping[str, Mapping[str, str]] = {  # names that no plug-in may have, and what they stand for
-    "methods": {ALONE: "any method with each client in a federation of its own.  Set alone=true, or --beside alone"}
+    "methods": {ALONE: "any method with each client in a federation of its own.  Set alone=true, or --beside alone"},
+    "rules": {name: f"a rule that every run has.  To let it answer, set evaluation.answer={name}" for name in RULES},
 }
 
 

@@ -213,6 +213,8 @@ NAMES = {
     'models.members = ["tiny_cn"]': "'tiny_cn' is not an architecture.  Did you mean tiny_cnn?",
     "models.members = [{ hidden = [3] }]": "{'hidden': [3]} names no architecture.  Write it as { name = ",
     'models.server = "tiny_cn"': "'tiny_cn' is not an architecture.  Did you mean tiny_cnn?",
+    'evaluation.rules = ["blend"]': "evaluation.rules[0].name: 'blend' is not among the rules: it stands for a rule "
+    "that every run has.  To let it answer, set evaluation.answer=blend.",
     'engine = "inlin"': "'inlin' is not among the engines.  Did you mean inline?",
 }
 VALUES = {

@@ -181,6 +181,27 @@ def test_it_trains_as_local_does_and_answers_so_without_own_and_others():
         assert torch.equal(answer, network.log_softmax(1))
 
 
+def test_at_scale_0_it_answers_as_local_whatever_the_others_say():
+    """By every bit, also where the others lack a class."""
+    method, x = FedLOO(own=0.0), toy.BLOBS.x[:50]
+    client = toy.ready(id=3)
+    method.local_update(client, None)
+    network = client.model(x)
+    for known in (torch.ones(toy.CLASSES), torch.arange(toy.CLASSES).clamp(max=1)):
+        down = Prototypes(torch.randn(toy.CLASSES, toy.DIM) * known.unsqueeze(1), known.float())
+        for scale, same in ((0.0, True), (1.0, False)):
+            client.memory["scale"] = scale
+            assert torch.equal(method.predict(client, x, down), network.log_softmax(1)) == same
+
+
+def test_counts_that_are_off_by_a_factor_scale_a_discriminant_and_no_more():
+    """A site may round its counts: the covariance is then too large by about a factor, which calibration takes up."""
+    each = [[upload(c, 10 * r + c) for c in range(4)] for r in range(4)]
+    twice = [[replace(u, payload=replace(u.payload, counts=2 * u.payload.counts)) for u in some] for some in each]
+    one, other = (sent(rounds(FedLOO(), *some), 0) for some in (each, twice))
+    torch.testing.assert_close(one, 2 * other)
+
+
 def test_others_help_where_a_client_has_few_samples():
     """On blobs, Local has 86 %, and what the others know brings 95."""
     method = FedLOO()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -397,6 +398,14 @@ def test_a_row_has_its_gain_over_local_if_that_runs_beside_it(command: Command, 
     assert "beside local" not in text and "its training" not in done.out  # which nobody ran
     wrong = command(*small[:-1], "lokal")
     assert wrong.code == 2 and "--beside is 'lokal'" in wrong.err
+
+    done = command(*small, "--beside", "alone", "--yes")
+    assert done.code == 0 and "2 finished, 1 to do." in done.out and "its training" in done.out
+    found = {summary["method"]: summary for summary in runs(place).values()}
+    parts = [found["fedproto alone"]["accuracy"], found["local"]["accuracy"]]
+    parts = [100 * (parts[0] - parts[1]), 100 * (found["fedproto"]["accuracy"] - parts[0])]
+    (line,) = re.findall(r"\| uneven \| FedProto \| [-+].*", (place / "table.md").read_text())
+    assert all(f"| {part:+.2f} [" in line for part in parts)
 
 
 def test_rows_tell_what_their_training_does_and_what_the_others_give(tmp_path: Path):

@@ -41,14 +41,18 @@ def trained_client(path: Path) -> tuple[Site, TrainedClient]:
 
 
 def usual_rule(site: Site) -> str:
-    """The rule that the task lets answer, if it needs no broadcast; else the classifier."""
+    """The rule that the task lets answer, if it needs no broadcast; else the classifier.
+
+    A protected site answers by what is best on its held-out samples, unless the task names another rule.
+    """
     answer = site.task.evaluation.answer
+    if answer == "method" and site.task.protect:
+        return answer
     return answer if answer in OWN else "head"
 
 
 def note_on_rule(site: Site, trained: TrainedClient, rule: str) -> str:
     """Say whether the classifier is also how the method answers, what is blended, and how a protected site answers.
-
 
     :class:`ConfigError` for rules that need the last broadcast.
     """
