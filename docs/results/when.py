@@ -20,7 +20,7 @@ SITUATIONS = {
     "unlike-data": "unlike data: 10 clients with 72 digits each, turned, mirrored or inverted at each",
     "many-classes": "many classes: 8 clients with some 170 short texts each, of 77 intents",
 }
-HEAD = ["situation", "Local", "FedLOO", "of which the others", "FedPAGR", "FedProto", "ensemble: Local", "FedLOO"]
+HEAD = ["situation", "Local", "FedLOO", "the others", "FedPAGR", "FedProto", "together: Local", "FedLOO"]
 
 
 def table(runs: Runs) -> str:
