@@ -7,12 +7,11 @@ import re
 import subprocess
 import sys
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from wanted import lacking
+from wanted import extra
 
 import protea
 
@@ -73,7 +72,9 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path):
 def in_toctrees() -> set[Path]:
     found = set()
     for page in PAGES:
-        for tree in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        for tree in re.findall(
+            r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        ):
             for entry in tree.splitlines():
                 if entry.strip() and not entry.startswith(":"):
                     found |= set(page.parent.glob(f"{entry.strip()}.md"))
@@ -107,8 +108,8 @@ def test_every_message_in_troubleshooting_is_one_of_the_code():
 @pytest.mark.parametrize("page", ["notebook.md", "trained-model.md"])
 def test_every_block_of_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """From top to bottom, as its reader types them."""
-    if page == "notebook.md" and find_spec("pandas") is None:
-        lacking("extra pandas")
+    if page == "notebook.md":
+        extra("pandas")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) >= 6
@@ -134,7 +135,9 @@ def test_the_tutorial_runs_from_top_to_bottom(tmp_path: Path):
                 inline = " engine.name=inline" if re.search(r"protea (run|sweep|show) ", line) else ""
                 words = shell + line.removeprefix("PYTHONPATH=. ") + inline
                 environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": where}
-                done = subprocess.run(["bash", "-c", words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+                done = subprocess.run(
+                    ["bash", "-c", words], cwd=tmp_path, env=environment, capture_output=True, text=True
+                )
                 assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
     assert (tmp_path / "three.html").is_file()
 
@@ -142,9 +145,19 @@ def test_the_tutorial_runs_from_top_to_bottom(tmp_path: Path):
 @pytest.mark.nightly
 def test_the_site_is_built_without_a_warning(tmp_path: Path):
     """Links to other hosts are not tried."""
-    if not all(find_spec(each) for each in ("sphinx", "furo", "myst_parser")):
-        lacking("extra docs")
-    words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(DOCS), str(tmp_path / "site")]
+    extra("docs")
+    words = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        str(DOCS),
+        str(tmp_path / "site"),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "site/index.html").is_file()
