@@ -105,6 +105,27 @@ def test_every_message_in_troubleshooting_is_one_of_the_code():
         assert not missing, message
 
 
+def commands(page: Path) -> list[str]:
+    """The commands of a page's blocks, without the remarks after them."""
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+
+
+def test_the_chinese_readme_has_the_methods_and_commands_of_the_english_one():
+    english, chinese = ROOT / "README.md", ROOT / "README.zh-CN.md"
+    assert commands(chinese) == commands(english) != []
+    rows = [re.findall(r"^\| \[`\w+`\]\(\S+\)", page.read_text("utf-8"), re.MULTILINE) for page in (english, chinese)]
+    assert rows[0] == rows[1] != []
+
+
+def test_all_that_say_a_version_say_the_same():
+    places = [ROOT / "CITATION.cff", ROOT / "pyproject.toml", DOCS / "citing.md"]
+    found = [
+        re.findall(r"^ *version *[:=] *[\"{]?([\d.]+)", place.read_text("utf-8"), re.MULTILINE) for place in places
+    ]
+    assert found == [[protea.__version__]] * 3
+
+
 @pytest.mark.parametrize("page", ["notebook.md", "trained-model.md"])
 def test_every_block_of_python_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """From top to bottom, as its reader types them."""
