@@ -30,9 +30,7 @@ html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
 pygments_style, pygments_dark_style = "friendly", "github-dark"
-suppress_warnings = ["myst.xref_ambiguous"]
 
-myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4  # a link to a heading is its words in small letters, as on code hosts
 smartquotes = False
 
