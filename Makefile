@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 comma := ,
 READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 
-.PHONY: demo test nightly times network lint types bench fuzz clean
+.PHONY: demo test nightly times network lint types docs bench fuzz clean
 
 demo: $(READY)
 	$(BIN)/protea run examples/demo.toml --beside fedproto --beside local --beside alone --out runs/demo --resume --report
@@ -34,6 +34,13 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy --num-workers auto
 
+# The site, under docs/_build/html; warnings are errors.  Links to other hosts are not tried.
+docs: $(READY)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[docs]' \
+		|| $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo 'Open docs/_build/html/index.html'
+
 bench: $(READY)
 	$(BIN)/python benchmarks/target.py --samples 2000 --rounds 3
 	$(BIN)/python benchmarks/geometry.py --classes 10,100,1000
@@ -51,5 +58,5 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -exec rm -rf {} +

@@ -11,6 +11,7 @@ from typing import NoReturn
 import pytest
 
 PACKAGES = {  # that an extra brings, by which we see that it is installed
+    "docs": ("sphinx", "furo", "myst_parser"),
     "flower": ("flwr",),
     "mlflow": ("mlflow",),
     "pandas": ("pandas",),
