@@ -9,6 +9,7 @@ from protea.cli import federation, site
 from protea.cli.audit import audit
 from protea.cli.compare import compare
 from protea.cli.export import export
+from protea.cli.export_model import export_model
 from protea.cli.listing import doctor, list_
 from protea.cli.predict import predict
 from protea.cli.report import report
@@ -35,6 +36,7 @@ app.add_typer(federation.app, name="federation")
 app.add_typer(site.app, name="site")
 app.command()(compare)
 app.command()(export)
+app.command()(export_model)
 app.command()(predict)
 app.command()(report)
 app.command()(reproduce)
