@@ -57,9 +57,9 @@ def model_card(contents: Contents) -> str:
 def _lines(contents: Contents) -> Iterator[str]:
     origin = contents.origin
     yield from (f"# {origin.who}", "")
-    yield f"A classifier with {len(origin.classes)} classes, trained by {origin.method} and taken after round "
-    yield f"{contents.round}. Architecture: `{contents.architecture}`, {contents.parameters:,} parameters, features of "
-    yield from (f"{contents.dim} numbers.", "")
+    yield f"A classifier with {len(origin.classes)} classes, trained by {origin.method}, after round {contents.round}."
+    yield f"Architecture: `{contents.architecture}`, {contents.parameters:,} parameters, {contents.dim} features."
+    yield ""
     yield from _use(contents)
     yield from ("## How it answers", "", f"Rule `{contents.rule}`: {contents.rule_words}.", "")
     if contents.note:
@@ -112,8 +112,8 @@ def _accuracy(contents: Contents) -> Iterator[str]:
         yield from ("The client has no test samples: nothing is known.", "")
         return
     samples = next(iter(contents.accuracy.values()))[1]
-    yield f"On the client's own {samples:,} test samples, which it did not train on, by the model of round"
-    yield f"{contents.round}, counted when this folder was made. Other samples may be answered worse."
+    yield f"On the client's own {samples:,} test samples, which it did not train on, counted when this"
+    yield "folder was made. Other samples may be answered worse."
     yield from ("", "| rule | accuracy | |", "|---|---|---|")
     for rule, (right, of) in contents.accuracy.items():
         mark = "this folder's" if rule == contents.rule else ""
@@ -130,5 +130,5 @@ def _files(contents: Contents) -> Iterator[str]:
     if contents.prototypes:
         yield "| `prototypes.safetensors` | class prototypes: vectors, and the samples behind each |"
     yield from ("| `load.py` | lines that load the model without Protea |", "")
-    yield f"On {TRIED} random inputs the program's probabilities differ from the original's by at most "
-    yield f"{contents.difference:.1e}."
+    yield f"On {TRIED} random inputs the program's probabilities differ from the"
+    yield f"original's by at most {contents.difference:.1e}."

@@ -68,11 +68,11 @@ class Answering(nn.Module):
         return probabilities(self._answer(self.prepare(x))).float()
 
 
-def contents_of(trained: TrainedClient, origin: Origin, rule: str | None = None) -> Contents:
+def contents_of(trained: TrainedClient, origin: Origin, rule: str | None = None, note: str = "") -> Contents:
     """Make a program of a client's model and rule, and gather what is known of them.
 
     Without ``rule`` it is the method's own one, or the classifier with a note where a program cannot hold that.
-    :class:`ConfigError` where no program can be made at all, or not of the rule that was asked for.
+    ``note`` says what else is not as in the federation.  :class:`ConfigError` where no program can be made at all, or not of the rule that was asked for.
     """
     client = trained.client
     if trained.model.view is not None:
@@ -82,7 +82,7 @@ def contents_of(trained: TrainedClient, origin: Origin, rule: str | None = None)
         )
     if client.device.type != "cpu":
         raise ConfigError(f"The model of {origin.who} is on {client.device}; a program is made on the CPU.")
-    asked, note = rule or "method", ""
+    asked = rule or "method"
     try:
         exported, program, difference = program_of(trained, origin, asked)
     except Untraceable as error:
