@@ -75,9 +75,7 @@ def predict(
     show_predictions(found, out, f"Client {chosen} ({trained.model.name}) after round {trained.client.round}", rule)
 
 
-def predict_by_folder(
-    directory: Path, data: Path, client: int | None, out: str, rule: str, resize: bool
-) -> None:
+def predict_by_folder(directory: Path, data: Path, client: int | None, out: str, rule: str, resize: bool) -> None:
     """Predict by a model that was exported: the run and the training samples are not needed."""
     from protea.runs.model_folder.folder import ModelFolder
 

@@ -120,7 +120,9 @@ def export(
 ) -> None:
     """Write this site's model, as it is after its last round: a folder that answers raw samples, or weights alone."""
     if (file is None) == (to is None):
-        raise ConfigError("Say where to: --to DIR for a folder that can be used, or FILE.safetensors for weights alone.")
+        raise ConfigError(
+            "Say where to: --to DIR for a folder that can be used, or FILE.safetensors for weights alone."
+        )
     if to is not None:
         from protea.network.site.export import contents_of_site
         from protea.runs.model_folder.folder import refuse_taken

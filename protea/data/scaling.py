@@ -51,7 +51,9 @@ class Scaling:
     def from_table(cls, table: Mapping[str, Any]) -> Self:
         """Read what :meth:`to_table` wrote; raise :class:`DataError` for what cannot be such numbers."""
         try:
-            found = [torch.tensor(table[name], dtype=torch.float64).reshape(table["shape"]) for name in ("mean", "deviation")]
+            found = [
+                torch.tensor(table[name], dtype=torch.float64).reshape(table["shape"]) for name in ("mean", "deviation")
+            ]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(f"These are no means and deviations: {error!r}.") from error
         if not all(torch.isfinite(tensor).all() for tensor in found) or not (found[1] > 0).all():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 from typed import Command
+from without_protea import run_without_protea
 
 pytest.importorskip("flwr", reason="lacking: extra flower")
 
@@ -114,12 +113,13 @@ def test_raw_rows_give_the_accuracy_that_was_reported(tmp_path: Path, typed: Com
     assert typed("predict", to, new, "--out", out).code == 0
     assert accuracy_in(out) == reported["method"]
     card = (to / "README.md").read_text()
-    assert "means and deviations of features" in card and f"| {100 * reported['method']:.1f} % | this folder's |" in card
+    assert (
+        "means and deviations of features" in card and f"| {100 * reported['method']:.1f} % | this folder's |" in card
+    )
 
-    lines = subprocess.run(
-        [sys.executable, "-I", to / "load.py", new], capture_output=True, text=True, check=True, cwd=tmp_path
-    ).stdout.splitlines()
-    answers = [line.split()[0] for line in lines]
+    if data is ARRAYS:
+        return  # what follows starts a process, and has no more to show of arrays
+    answers = [line.split()[0] for line in run_without_protea(to / "load.py", new)]
     right = [NAMES[label] for label in TUMOURS.target[TESTS]]
     assert sum(map(str.__eq__, answers, right)) / 100 == reported["method"]
 
@@ -151,11 +151,15 @@ def test_a_model_is_never_used_with_another_scaling_than_it_was_trained_with(tmp
     site, service, base = joined(tmp_path, ARRAYS, STANDARDISE)
     service.handle("job", base.signer("job", places.job("train", 1)))
     (site.path / "site.toml").write_text('device = "cpu"\n')
-    with pytest.raises(ConfigError, match="standardise = false, and the model in .* was trained with standardise = true"):
+    with pytest.raises(
+        ConfigError, match=r"standardise = false, and the model in .* was trained with standardise = true"
+    ):
         Site(site.path).trained()
     (site.path / "site.toml").write_text('device = "cpu"\n' + STANDARDISE)
     (site.state / "scaling.json").unlink()
-    with pytest.raises(ConfigError, match="standardise = true, and the model in .* was trained with standardise = fal"):
+    with pytest.raises(
+        ConfigError, match=r"standardise = true, and the model in .* was trained with standardise = fal"
+    ):
         Site(site.path).trained()
 
 

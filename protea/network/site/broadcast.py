@@ -1,6 +1,6 @@
 """What the coordinator last sent to be evaluated with: kept, so that a site can answer as it was evaluated.
 
-    state/broadcast.safetensors    the tensors of the last evaluation, and its round
+state/broadcast.safetensors    the tensors of the last evaluation, and its round
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How a site standardises its samples: fitted to its training samples once, kept with its state, applied to new ones.
 
-    state/scaling.json    mean and deviation of each feature; they never leave
+state/scaling.json    mean and deviation of each feature; they never leave
 """
 
 from __future__ import annotations

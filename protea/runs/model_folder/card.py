@@ -13,7 +13,7 @@ from protea.runs.model_folder.contents import TRIED, Contents
 HEAD = '''"""Class probabilities by this model, without Protea: python load.py {example}"""
 '''
 
-ARRAYS = '''import json, sys
+ARRAYS = """import json, sys
 from pathlib import Path
 import numpy as np, torch
 
@@ -23,9 +23,9 @@ model = torch.export.load(here / "program.pt2").module()
 x = torch.from_numpy(np.load(sys.argv[1])["x"]).to(torch.{dtype}){reshape}
 for row in model(x):
     print(about["classes"][row.argmax()], *(f"{{chance:.6f}}" for chance in row))
-'''
+"""
 
-TABLE = '''import csv, json, sys
+TABLE = """import csv, json, sys
 from pathlib import Path
 import torch
 
@@ -36,7 +36,7 @@ with open(sys.argv[1], newline="", encoding=table["encoding"]) as file:
     rows = list(csv.DictReader(file, delimiter=table["delimiter"]))
 for row in model(torch.tensor([[float(row[name]) for name in table["features"]] for row in rows], dtype=torch.float64)):
     print(about["classes"][row.argmax()], *(f"{chance:.6f}" for chance in row))
-'''
+"""
 
 
 def load_script(contents: Contents) -> str:
@@ -85,7 +85,11 @@ def _use(contents: Contents) -> Iterator[str]:
     preparation = contents.origin.preparation
     example = "new.csv" if preparation.table is not None else "new.npz"
     yield from ("## Use it", "", "```sh", f"protea predict THIS_FOLDER {example}")
-    yield from (f"python load.py {example}      # needs torch{'' if preparation.table else ' and numpy'} only", "```", "")
+    yield from (
+        f"python load.py {example}      # needs torch{'' if preparation.table else ' and numpy'} only",
+        "```",
+        "",
+    )
     yield f"The program takes a batch `(samples, {', '.join(map(str, preparation.shape))})` of `{preparation.word}`"
     yield "and gives class probabilities. Numbers are as in the file: " + (
         "scaling is part of the program." if preparation.scalings else "nothing has to be scaled."

@@ -16,7 +16,7 @@ from protea.core.prototypes import Prototypes
 from protea.evaluation.counts import probabilities
 from protea.models.architectures import count_parameters
 from protea.runs.model_folder.preparation import Preparation, Prepare
-from protea.runs.model_folder.program import CLOSE, Program, Untraceable, largest_difference, traced
+from protea.runs.model_folder.program import CLOSE, Program, TraceError, largest_difference, traced
 from protea.runs.trained import TrainedClient
 
 TRIED = 64  # random inputs on which a program is compared with what it was made of
@@ -72,7 +72,8 @@ def contents_of(trained: TrainedClient, origin: Origin, rule: str | None = None,
     """Make a program of a client's model and rule, and gather what is known of them.
 
     Without ``rule`` it is the method's own one, or the classifier with a note where a program cannot hold that.
-    ``note`` says what else is not as in the federation.  :class:`ConfigError` where no program can be made at all, or not of the rule that was asked for.
+    ``note`` says what else is not as in the federation.  :class:`ConfigError` where no program can be made at all, or
+    not of the rule that was asked for.
     """
     client = trained.client
     if trained.model.view is not None:
@@ -85,7 +86,7 @@ def contents_of(trained: TrainedClient, origin: Origin, rule: str | None = None,
     asked = rule or "method"
     try:
         exported, program, difference = program_of(trained, origin, asked)
-    except Untraceable as error:
+    except TraceError as error:
         if rule is not None or asked == "head":
             raise ConfigError(f"The rule {asked} cannot be exported: {error}\n  {origin.instead}") from error
         own = trained.evaluation.answer
@@ -94,7 +95,7 @@ def contents_of(trained: TrainedClient, origin: Origin, rule: str | None = None,
         asked = "head"
         try:
             exported, program, difference = program_of(trained, origin, asked)
-        except Untraceable as worse:
+        except TraceError as worse:
             raise ConfigError(f"{trained.model.name} cannot be exported: {worse}\n  {origin.instead}") from worse
     return Contents(
         origin,
@@ -117,9 +118,9 @@ def contents_of(trained: TrainedClient, origin: Origin, rule: str | None = None,
 
 def program_of(trained: TrainedClient, origin: Origin, rule: str) -> tuple[ExportedProgram, Program, float]:
     """Make a program of a model and a rule, and compare it with these on random inputs."""
-    module = Answering(origin.preparation, trained.model, trained.answering(rule)).eval()
     x = origin.preparation.drawn(TRIED, trained.client.train.dataset.x)
     with torch.no_grad():
+        module = Answering(origin.preparation, trained.model, trained.answering(rule)).eval()
         module(x[:3])  # what is made at the first call is made now, not within the program
     exported = traced(module, x[:3])
     program = Program.of(exported)
@@ -127,7 +128,7 @@ def program_of(trained: TrainedClient, origin: Origin, rule: str) -> tuple[Expor
         largest_difference(program, module, x), largest_difference(exported.module(), module, x)
     )  # both forms in which it is written
     if not difference <= CLOSE:
-        raise Untraceable(f"its program gives probabilities that differ by {difference:.2g} on random inputs.")
+        raise TraceError(f"its program gives probabilities that differ by {difference:.2g} on random inputs.")
     return exported, program, difference
 
 

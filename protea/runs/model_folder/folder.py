@@ -182,7 +182,9 @@ class ModelFolder:
             for batch in batches:
                 parts.append(program(batch))
                 if parts[-1].shape != (len(batch), len(self.classes)):
-                    raise ConfigError(f"the program gives {tuple(parts[-1].shape)}, not one probability for each class.")
+                    raise ConfigError(
+                        f"the program gives {tuple(parts[-1].shape)}, not one probability for each class."
+                    )
                 done += len(batch)
                 told(done)
         return torch.cat(parts)

@@ -8,11 +8,13 @@ nothing in such a file can be code.
 
 from __future__ import annotations
 
+import logging
 import math
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Self
@@ -40,7 +42,7 @@ NAME = re.compile(r"(aten|python)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?")
 CLOSE = 1e-4  # largest difference of a probability between a program and what it was made of
 
 
-class Untraceable(ProteaError):
+class TraceError(ProteaError):
     """A model or rule that torch.export cannot follow, with the reason."""
 
 
@@ -94,7 +96,7 @@ class Program:
 
     @classmethod
     def of(cls, exported: ExportedProgram) -> Self:
-        """Write down what torch.export found; raise :class:`Untraceable` for operations that JSON cannot hold."""
+        """Write down what torch.export found; raise :class:`TraceError` for operations that JSON cannot hold."""
         signature, nodes = exported.graph_signature, list(exported.graph.nodes)
         named = {
             **signature.inputs_to_parameters,
@@ -119,25 +121,36 @@ class Program:
 
 
 def traced(module: nn.Module, x: Tensor) -> ExportedProgram:
-    """Let torch.export follow a batch of any size through a module; raise :class:`Untraceable` with its reason."""
+    """Let torch.export follow a batch of any size through a module; raise :class:`TraceError` with its reason."""
     try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # torch's own, about itself
+        with quiet(), torch.no_grad():
             found = export(module.eval(), (x,), dynamic_shapes=({0: Dim.DYNAMIC},)).run_decompositions()
     except Exception as error:  # of many kinds, also what the model or the rule raises
         why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise Untraceable(f"torch.export cannot follow it: {why[:300]}") from error
+        raise TraceError(f"torch.export cannot follow it: {why[:300]}") from error
     for size in found.range_constraints:  # torch.cdist alone would allow no more than 25 samples
         found.range_constraints[size] = ValueRanges(1, int_oo)
     found._example_inputs = None  # the one part that would be pickled
     return found
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep back what torch warns and logs of itself; what goes wrong is in its errors."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
 def to_pt2(exported: ExportedProgram) -> bytes:
     """Return the program in torch's own format, as ``torch.export.save`` writes it, without any pickle."""
     found = BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         save(exported, found)
     return found.getvalue()
 
@@ -176,7 +189,7 @@ def _name_of(target: Any) -> str:
             return name
     except ConfigError:
         pass
-    raise Untraceable(f"it uses {target}, which is not an operation of core ATen.")
+    raise TraceError(f"it uses {target}, which is not an operation of core ATen.")
 
 
 def _written(value: Any) -> Any:
@@ -192,7 +205,7 @@ def _written(value: Any) -> Any:
     for kind, type_ in KINDS.items():
         if isinstance(value, type_):
             return {kind: str(value).removeprefix("torch.")}
-    raise Untraceable(f"an operation has an argument of type {type(value).__name__}.")
+    raise TraceError(f"an operation has an argument of type {type(value).__name__}.")
 
 
 def _argument(value: Any, known: Mapping[str, Any]) -> Any:
