@@ -5,7 +5,7 @@ site.toml    settings of this site
 policy.toml  what may leave it, and what it may be asked
 seed         a secret number, from which it draws its weights, batches and splits
 bundle/      what the coordinator gave it
-state/       its model and memory after the last rounds; they never leave
+state/       its model and memory after the last rounds, scaling and last broadcast; they never leave
 views/       its samples after its model's tokenizer and frozen layers, cached; they never leave
 audit.jsonl  one line for every message that left the site
 flower/      state and logs of the SuperNode

@@ -124,7 +124,8 @@ def traced(module: nn.Module, x: Tensor) -> ExportedProgram:
     """Let torch.export follow a batch of any size through a module; raise :class:`TraceError` with its reason."""
     try:
         with quiet(), torch.no_grad():
-            found = export(module.eval(), (x,), dynamic_shapes=({0: Dim.DYNAMIC},)).run_decompositions()
+            shapes = ({0: Dim.DYNAMIC},)
+            found: ExportedProgram = export(module.eval(), (x,), dynamic_shapes=shapes).run_decompositions()
     except Exception as error:  # of many kinds, also what the model or the rule raises
         why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise TraceError(f"torch.export cannot follow it: {why[:300]}") from error
