@@ -20,6 +20,12 @@ from protea.data.sources.csv_table import Csv
 KEPT = ("label", "key", "text", "delimiter", "encoding", "missing")  # settings by which new rows are read
 
 
+def refuse_no_table(path: Path, source: Csv) -> None:
+    """Raise :class:`DataError` for new samples that are not in a table."""
+    if not path.name.endswith(TABLES):
+        raise DataError(f"{path} is not a table.  This run was trained on {source.path}: give a .csv or .csv.gz file.")
+
+
 @dataclass(frozen=True)
 class TableForm:
     """The columns of a table, and the means and deviations of its features if these are standardised."""
@@ -52,10 +58,7 @@ class TableForm:
         The label column may be missing.  Samples are called by the key column, or else by the number of their row.
         """
         source, features = self.source, self.features
-        if not path.name.endswith(TABLES):
-            raise DataError(
-                f"{path} is not a table.  This run was trained on {source.path}: give a .csv or .csv.gz file."
-            )
+        refuse_no_table(path, source)
         header, rows = source.rows(path)
         for name in (source.text,) if source.text else features:
             if name not in header:

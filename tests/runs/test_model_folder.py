@@ -26,7 +26,7 @@ from protea.methods.lg_fedavg import LGFedAvg
 from protea.methods.local import Local
 from protea.runs.model_folder.contents import Answering, Origin, contents_of
 from protea.runs.model_folder.preparation import Preparation
-from protea.runs.model_folder.program import Program, TraceError, largest_difference, traced
+from protea.runs.model_folder.program import TensorProgram, TraceError, largest_difference, traced
 from protea.runs.trained import TrainedClient
 
 IMAGES = np.rint(load_digits().images * (255 / 16)).astype(np.uint8)[:, None]
@@ -71,7 +71,7 @@ def test_a_program_answers_as_the_run_does(rule: str):
     trained = trained_by(method)
     found = contents_of(trained, origin())
     assert found.note == "" and words in found.rule_words
-    again = Program.from_table(json.loads(json.dumps(found.program.to_table())), found.program.values)
+    again = TensorProgram.from_table(json.loads(json.dumps(found.program.to_table())), found.program.values)
     x = torch.from_numpy(IMAGES[300:400])
     torch.testing.assert_close(again(x), trained.predict(x), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(again(x[:1]), trained.predict(x[:1]), atol=1e-5, rtol=1e-5)
@@ -105,7 +105,7 @@ def test_a_program_that_differs_is_noticed():
     model = nn.Linear(4, 3)
     floats = Preparation((4,), torch.float32)
     module = Answering(floats, model, model)
-    program = Program.of(traced(module, torch.randn(3, 4)))
+    program = TensorProgram.of(traced(module, torch.randn(3, 4)))
     x = torch.randn(30, 4)
     assert largest_difference(program, module, x) <= 1e-6
     with torch.no_grad():
@@ -126,12 +126,12 @@ def test_a_program_that_differs_is_noticed():
 def test_a_program_runs_nothing_but_operations_on_tensors(step: dict[str, Any], why: str):
     table = {"input": "x", "tensors": {}, "steps": [{"name": "y", "kwargs": {}, **step}], "output": "y"}
     with pytest.raises(ConfigError, match=why):
-        Program.from_table(table, {})
+        TensorProgram.from_table(table, {})
 
 
 def test_a_program_whose_tensors_are_gone_is_refused():
     table = {"input": "x", "tensors": {"w": "model.w"}, "steps": [], "output": "x"}
     with pytest.raises(ConfigError, match=r"needs a tensor 'model.w'"):
-        Program.from_table(table, {})
+        TensorProgram.from_table(table, {})
     with pytest.raises(ConfigError, match="is not one"):
-        Program.from_table({"input": "x"}, {})
+        TensorProgram.from_table({"input": "x"}, {})

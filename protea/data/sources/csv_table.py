@@ -85,8 +85,9 @@ class Csv:
         Where features are standardised, it is by the means and deviations of this table.  The label column may be
         missing.  Samples are called by the key column, or else by the number of their row, from 0.
         """
-        from protea.data.table_form import TableForm  # which is built on this class
+        from protea.data.table_form import TableForm, refuse_no_table  # which are built on this class
 
+        refuse_no_table(path, self)
         return TableForm.of(self).read_new(path, form)
 
     def complete(

@@ -16,7 +16,7 @@ from protea.core.prototypes import Prototypes
 from protea.evaluation.counts import probabilities
 from protea.models.architectures import count_parameters
 from protea.runs.model_folder.preparation import Preparation, Prepare
-from protea.runs.model_folder.program import CLOSE, Program, TraceError, largest_difference, traced
+from protea.runs.model_folder.program import CLOSE, TensorProgram, TraceError, largest_difference, traced
 from protea.runs.trained import TrainedClient
 
 TRIED = 64  # random inputs on which a program is compared with what it was made of
@@ -49,7 +49,7 @@ class Contents:
     rule_words: str
     note: str  # why the rule is not the one that was asked for; empty where it is
     exported: ExportedProgram
-    program: Program
+    program: TensorProgram
     difference: float  # largest, of a probability, between the program and the original
     weights: Named  # the network's, by their own names
     prototypes: Named
@@ -116,14 +116,14 @@ def contents_of(trained: TrainedClient, origin: Origin, rule: str | None = None,
     )
 
 
-def program_of(trained: TrainedClient, origin: Origin, rule: str) -> tuple[ExportedProgram, Program, float]:
+def program_of(trained: TrainedClient, origin: Origin, rule: str) -> tuple[ExportedProgram, TensorProgram, float]:
     """Make a program of a model and a rule, and compare it with these on random inputs."""
     x = origin.preparation.drawn(TRIED, trained.client.train.dataset.x)
     with torch.no_grad():
         module = Answering(origin.preparation, trained.model, trained.answering(rule)).eval()
         module(x[:3])  # what is made at the first call is made now, not within the program
     exported = traced(module, x[:3])
-    program = Program.of(exported)
+    program = TensorProgram.of(exported)
     difference = max(
         largest_difference(program, module, x), largest_difference(exported.module(), module, x)
     )  # both forms in which it is written

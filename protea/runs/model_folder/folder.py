@@ -27,7 +27,7 @@ from protea.data.new_samples import NewSamples
 from protea.runs.model_folder.card import load_script, model_card
 from protea.runs.model_folder.contents import Contents
 from protea.runs.model_folder.preparation import Preparation
-from protea.runs.model_folder.program import Program, to_pt2
+from protea.runs.model_folder.program import TensorProgram, to_pt2
 from protea.runs.predictions import Predictions
 
 FORMAT = 1
@@ -164,12 +164,12 @@ class ModelFolder:
             return Preparation.from_table(self.about["preparation"])
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> TensorProgram:
         """The model and its rule."""
         with _naming(self.path):
             weights = {f"model.{name}": tensor for name, tensor in self._tensors("weights").items()}
             table = json.loads((self.path / "program.json").read_text(encoding="utf-8"))
-            return Program.from_table(table, {**weights, **self._tensors("constants")})
+            return TensorProgram.from_table(table, {**weights, **self._tensors("constants")})
 
     def _tensors(self, name: str) -> Named:
         return load((self.path / f"{name}.safetensors").read_bytes())

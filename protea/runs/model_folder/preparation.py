@@ -13,11 +13,9 @@ from torch import Tensor, nn
 
 from protea.core.errors import ConfigError, DataError
 from protea.core.samples import normalise
-from protea.data import Arrays, files
+from protea.data import Arrays, Csv, Npz, files
 from protea.data.new_samples import NewSamples, SampleForm, described, fitted, read_in_form
 from protea.data.scaling import Scaling
-from protea.data.sources.csv_table import Csv
-from protea.data.sources.npz import Npz
 from protea.data.table_form import TableForm
 
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64, "int64": torch.int64}

@@ -47,7 +47,7 @@ class TraceError(ProteaError):
 
 
 @dataclass(frozen=True)
-class Program:
+class TensorProgram:
     """Operations in the order in which they are done; each has a name, by which later ones refer to what it gave."""
 
     input: str
