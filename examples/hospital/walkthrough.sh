@@ -67,10 +67,12 @@ for site in $sites; do
     grep -m 1 train "$work/$site/audit.jsonl"
 done
 
-step "Each hospital keeps its model"
+step "Each hospital keeps its model, and takes it away as a folder"
 for site in $sites; do
     protea site export "$work/$site.safetensors" --dir "$work/$site"
 done
+protea site export --to "$work/north-model" --dir "$work/north"
+protea predict "$work/north-model" "$work/north/patients.csv" --out "$work/north-answers.csv"
 
 step "The result"
 grep Accuracy "$work/coordinator.log"

@@ -25,6 +25,10 @@ COMMANDS = {  # module of this folder and name in it, and the first sentence of 
     "doctor": ("listing:doctor", "Say what is installed, what is missing, and the command that adds it."),
     "compare": ("compare:compare", "Compare methods over the seeds of their runs."),
     "export": ("export:export", "Write the numbers of all rounds and clients in long form: one line for each number."),
+    "export-model": (
+        "export_model:export_model",
+        "Write a client's trained model as a folder that answers new samples, with Protea or without.",
+    ),
     "predict": ("predict:predict", "Predict the classes of new samples by the trained model of a client."),
     "report": ("report:report", "Show runs, ended or not, in one HTML page that works offline."),
     "reproduce": ("reproduce:reproduce", "Run a table of a paper again, and show its numbers beside ours."),

@@ -39,7 +39,10 @@ Resize = Annotated[bool, typer.Option("--resize", help="Scale images that have a
 
 
 def predict(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.", show_default=False)],
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="Run directory, or a folder of protea export-model.", show_default=False),
+    ],
     data: SamplesPath,
     client: Annotated[
         int | None, typer.Option(help="Whose model answers; needed if there are several.", show_default=False)
@@ -53,6 +56,9 @@ def predict(
     Labels are optional: a label column, y in the .npz file, or one folder per class.  With them, scores are shown.
     """
     refuse_out(out, data)
+    if (directory / "model.json").is_file() or directory.suffix == ".zip":
+        predict_by_folder(directory, data, client, out, rule, resize)
+        return
     refuse_without_models(directory)
     from protea.data.new_samples import read_new_samples
     from protea.runs.predictions import form_of, predict_samples
@@ -67,6 +73,26 @@ def predict(
         found = predict_samples(trained, samples, names, rule, told)
     rule = run.experiment.evaluation.answer if rule == "method" else rule
     show_predictions(found, out, f"Client {chosen} ({trained.model.name}) after round {trained.client.round}", rule)
+
+
+def predict_by_folder(directory: Path, data: Path, client: int | None, out: str, rule: str, resize: bool) -> None:
+    """Predict by a model that was exported: the run and the training samples are not needed."""
+    from protea.runs.model_folder.folder import ModelFolder
+
+    folder = ModelFolder.open(directory)
+    about = folder.about
+    if client is not None:
+        raise ConfigError(f"{directory} holds one model, of {about['who']}.  Leave out --client.")
+    if rule not in ("method", folder.rule):
+        raise ConfigError(
+            f"{directory} answers by the rule {folder.rule} only.  Leave out --rule, or export the model with "
+            f"--rule {rule}."
+        )
+    samples = folder.preparation.read(data, folder.classes, resize=resize)
+    with progress(len(samples)) as told:
+        found = folder.predictions(samples, told)
+    who = f"{about['who']} ({about['architecture']['name']}) after round {about['round']}"
+    show_predictions(found, out, who, folder.rule, about["rule"]["note"])
 
 
 def chosen_client(run: Run, client: int | None) -> int:

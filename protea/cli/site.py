@@ -10,10 +10,12 @@ import typer
 from rich.console import Console
 
 from protea.cli.audit import audit_site, refuse_unwritable, stated
+from protea.cli.export_model import ExportedRule, write_and_show
 from protea.cli.federation import say
 from protea.cli.predict import Out, Resize, SamplesPath, progress, refuse_out, show_predictions
 from protea.cli.site_files import CODE, SETTINGS, new_policy
 from protea.config.units import format_bytes
+from protea.config.words import RULES
 from protea.core.errors import ConfigError
 from protea.core.files import hold_lock, unused_path, write_bytes, write_text
 
@@ -28,8 +30,7 @@ SiteRule = Annotated[
     str | None,
     typer.Option(
         metavar="RULE",
-        help="How to answer: head, head_own, local_prototypes or blend; method if sites are protected.  As the task "
-        "says; else method if sites are protected, head if not.",
+        help="How to answer: " + ", ".join(RULES) + ".  As the site was evaluated, or head.",
         show_default=False,
     ),
 ]
@@ -106,10 +107,33 @@ def join(bundle: BundleFile = None, directory: Directory = Path()) -> None:
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(help="A new .safetensors file.", show_default=False)],
+    file: Annotated[
+        Path | None, typer.Argument(help="A new .safetensors file, for the weights alone.", show_default=False)
+    ] = None,
     directory: Directory = Path(),
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="DIR", help="A new folder for the whole model; DIR.zip too.", show_default=False),
+    ] = None,
+    rule: ExportedRule = None,
 ) -> None:
-    """Write the weights of this site's model, as they are after its last round."""
+    """Write this site's model, as it is after its last round: a folder that answers raw samples, or weights alone."""
+    if (file is None) == (to is None):
+        raise ConfigError(
+            "Say where to: --to DIR for a folder that can be used, or FILE.safetensors for weights alone."
+        )
+    if to is not None:
+        from protea.network.site.export import contents_of_site
+        from protea.runs.model_folder.folder import refuse_taken
+
+        refuse_taken(to)
+        write_and_show(contents_of_site(directory, rule), to)
+    if file is not None:
+        export_weights(directory, file)
+
+
+def export_weights(directory: Path, file: Path) -> None:
+    """Write the weights of a site's model, and nothing else."""
     from protea.network.site.directory import Site
 
     if file.exists():
@@ -117,7 +141,10 @@ def export(
     from safetensors.torch import save
 
     weights = Site(directory).trained().state_dict()
-    write_bytes(file, save({name: tensor.cpu().contiguous().clone() for name, tensor in weights.items()}))
+    try:
+        write_bytes(file, save({name: tensor.cpu().contiguous().clone() for name, tensor in weights.items()}))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}.  Choose another name.") from error
     say(Console(), f"Written: {file}, {len(weights)} tensors, {format_bytes(file.stat().st_size)}")
 
 
@@ -127,24 +154,26 @@ def predict(
 ) -> None:
     """Predict the classes of new samples by this site's own trained model.  Nothing leaves this machine.
 
-    The answer is by the rule that evaluation.answer of the task names, or by the classifier (head) where that rule
-    needs what the coordinator last sent, which is not kept here.  A protected site answers by what is best on its
-    held-out samples.
+    The answer is by the rule that the site was evaluated by, or by the classifier (head) where that needs what the
+    coordinator last sent, and the site was not evaluated after its last round.  A protected site answers by what is
+    best on its held-out samples.  Samples are scaled as site.toml says.
     """
     from protea.data.new_samples import read_new_samples
-    from protea.network.site.predict import note_on_rule, trained_client, usual_rule
+    from protea.network.site.predict import note_on_rule, note_on_scale, scaled, trained_client, usual_rule
     from protea.runs.predictions import form_of, predict_samples
 
     refuse_out(out, data)
     site, trained = trained_client(directory)
-    rule = rule or usual_rule(site)
+    rule = rule or usual_rule(site, trained)
     note = note_on_rule(site, trained, rule)
     names = site.task.classes
-    samples = read_new_samples(data, site.source(), form_of(trained, names, resize=resize))
+    samples = scaled(site, read_new_samples(data, site.source(), form_of(trained, names, resize=resize)))
     with progress(len(samples)) as told:
         found = predict_samples(trained, samples, names, rule, told)
     where = f"Site {site.name} ({trained.model.name}) after round {trained.client.round}"
     show_predictions(found, out, where, rule, note)
+    if warning := note_on_scale(site, samples):
+        say(Console(stderr=True), warning)
 
 
 def open_bundle(directory: Path, bundle: Path) -> None:

@@ -24,7 +24,8 @@ def data():
 
     A torch Dataset of pairs will do, and so will a table:
         from protea.data.sources.csv_table import Csv
-        return Csv(str(HERE / "patients.csv"), label="diagnosis", standardise=True)
+        return Csv(str(HERE / "patients.csv"), label="diagnosis")
+    Do not scale here: with standardise = true in site.toml, new samples are scaled in the same way.
     """
     with np.load(HERE / "data.npz") as arrays:
         return arrays["x"], arrays["y"]
@@ -33,6 +34,7 @@ def data():
 SETTINGS = """# Settings of this site.  What is commented out is the default.
 # device = "auto"      # or "cpu", "cuda", "mps"
 # threads = 1          # of torch
+# standardise = true   # each feature to mean 0 and deviation 1, by this site's training samples; kept for predictions
 # report = true        # false: tell nothing of how accurate this site's model is; true: what policy.toml allows
 
 # [split]              # of the samples that data() gives, unless it gives a test part too

@@ -126,11 +126,21 @@ def likelihoods(features: Tensor, discriminant: Prototypes, scale: float) -> Ten
 
     A class without a row is as likely as the mixture of those that have one: nothing is known for or against it.
     """
-    scores, known = scale * (features @ discriminant.vectors.T), discriminant.present
+    return likelihoods_by(discriminant, scale)(features)
+
+
+def likelihoods_by(discriminant: Prototypes, scale: float) -> Callable[[Tensor], Tensor]:
+    """Return the function from features to :func:`likelihoods`; which classes have a row is looked up once."""
+    vectors, known = discriminant.vectors, discriminant.present
     if known.all() or not known.any():
-        return scores
-    mixture = scores.masked_fill(~known, -torch.inf).logsumexp(1, keepdim=True) - known.sum().log()
-    return torch.where(known, scores, mixture)
+        return lambda features: scale * (features @ vectors.T)
+
+    def scores_and_mixture(features: Tensor) -> Tensor:
+        scores = scale * (features @ vectors.T)
+        mixture = scores.masked_fill(~known, -torch.inf).logsumexp(1, keepdim=True) - known.sum().log()
+        return torch.where(known, scores, mixture)
+
+    return scores_and_mixture
 
 
 def calibrate(parts: Sequence[tuple[Tensor, Tensor, Prototypes, Tensor]]) -> float:

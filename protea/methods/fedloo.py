@@ -20,7 +20,7 @@ from torch import Tensor
 
 from protea import Client, Method, Needs, Prototypes, Server, Upload
 from protea.core.common_map import common_map
-from protea.core.discriminant import Moments, calibrate, discriminant, each_without, likelihoods
+from protea.core.discriminant import Moments, calibrate, discriminant, each_without, likelihoods, likelihoods_by
 from protea.core.method import Reveals
 from protea.core.ranges import Proportion
 
@@ -111,14 +111,25 @@ class FedLOO(Method[Prototypes, Prototypes]):
         memory["discriminants"] = torch.stack([each.vectors.float() for each in made])
         memory["known"] = torch.stack([each.counts.float() for each in made])
 
+    def answering(self, client: Client, down: Prototypes | None) -> Callable[[Tensor], Tensor]:
+        """What the network, the client's own discriminant and the others' say of a sample, added up."""
+        model, memory = client.model, client.memory
+        if "own" not in memory:
+            return model
+        phi, prior = self.phi(client), log_prior(client)
+        by_own = likelihoods_by(memory["own"], memory["own_scale"])
+        by_others = None if down is None else likelihoods_by(down, memory["scale"])
+
+        def answer(x: Tensor) -> Tensor:
+            network: Tensor = model(x)
+            z = phi(x)
+            scores = (1 - self.own) * network.log_softmax(1) + self.own * (by_own(z) + prior)
+            return scores if by_others is None else scores + by_others(z)
+
+        return answer
+
     def predict(self, client: Client, x: Tensor, down: Prototypes | None) -> Tensor:
-        network: Tensor = client.model(x)
-        if "own" not in client.memory:
-            return network
-        memory, z = client.memory, self.phi(client)(x)
-        alone = likelihoods(z, memory["own"], memory["own_scale"]) + log_prior(client)
-        scores = (1 - self.own) * network.log_softmax(1) + self.own * alone
-        return scores if down is None else scores + likelihoods(z, down, memory["scale"])
+        return self.answering(client, down)(x)
 
     def phi(self, client: Client) -> Callable[[Tensor], Tensor]:
         """Return the map that is the same at all clients, of a batch as the client's model gets it."""

@@ -9,7 +9,7 @@ classifier but the client's own prototypes.  Made for bodies that were pretraine
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,12 +84,16 @@ class FedPCL(Method[PrototypesOfAll, Prototypes]):
         earlier = self.prototypes(server.memory.get("prototypes"))
         server.memory["prototypes"] = PrototypesOfAll(Prototypes.mean(list(parts.values())).filled(earlier), parts)
 
-    def predict(self, client: Client, x: Tensor, down: PrototypesOfAll | None) -> Tensor:
-        """The class whose prototype is at the smallest angle."""
-        head = nearest_head(client.model)
+    def answering(self, client: Client, down: PrototypesOfAll | None) -> Callable[[Tensor], Tensor]:
+        """The class whose prototype is at the smallest angle: a global one, or of the client, if it has any yet."""
+        model, head = client.model, nearest_head(client.model)
         if down is not None and (self.answer == "global" or not head.vectors.any()):
-            return down.mean.scores(client.model.features(x), "cosine")
-        return super().predict(client, x, down)
+            known = down.mean
+            return lambda x: known.scores(model.features(x), "cosine")
+        return model
+
+    def predict(self, client: Client, x: Tensor, down: PrototypesOfAll | None) -> Tensor:
+        return self.answering(client, down)(x)
 
     def prototypes(self, down: PrototypesOfAll | None) -> Prototypes | None:
         return None if down is None else down.mean

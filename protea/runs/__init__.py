@@ -15,6 +15,7 @@ gain.py           by how much a run is better than another, client by client; bo
 beside.py         the gains of runs on one split, kept in their summaries
 settings_diff.py  what sets runs apart
 export.py         all numbers in long form
+model_folder/     a client's model as a folder to take away
 tables.py         records as rows
 environment.py    versions and machine
 """

@@ -243,9 +243,12 @@ class Run:
 
     # What was learned
 
-    def client(self, id: int) -> TrainedClient:
-        """A client after the last round here, or after the newest checkpoint of a run that goes on elsewhere."""
-        return self._state().client(id)
+    def client(self, id: int, round: int | None = None) -> TrainedClient:
+        """A client after the last round here, or after the newest checkpoint of a run that goes on elsewhere.
+
+        With ``round``, as it was after an earlier round of which a checkpoint is kept.
+        """
+        return (self._state() if round is None else self._state_after(round)).client(id)
 
     def predict(self, x: Inputs, client: int, rule: str = "method") -> Tensor:
         """A client's class probabilities ``(samples, classes)``, by the method's own rule or another."""
@@ -278,6 +281,20 @@ class Run:
             self.setup.prepare(self.directory)
             self._kept = TrainedState(self.setup, found[-1], int(found[-1].name))
         return self._kept
+
+    def _state_after(self, round: int) -> TrainedState:
+        """The state in the checkpoint of a round; :class:`ConfigError` that names the rounds there are."""
+        found = [] if self.directory is None else list(checkpoint.complete(self.directory.checkpoints))
+        rounds = {int(path.name): path for path in found}
+        if round not in rounds:
+            there = ", ".join(map(str, rounds)) or "none"
+            raise ConfigError(
+                f"There are no models of round {round}.  Checkpoints are kept of these rounds: {there}.  More are kept "
+                f"by checkpoint.every and checkpoint.keep."
+            )
+        checkpoint.verify(rounds[round])
+        self.setup.prepare(self.directory)
+        return TrainedState(self.setup, rounds[round], round)
 
     def _state_of(self, loop: Federation) -> TrainedState:
         """Write the state of server and clients to a folder that is gone with this run."""

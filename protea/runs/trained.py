@@ -59,7 +59,7 @@ class TrainedClient:
         ``x`` is as the model was trained: float32 as they are, bytes of images, or texts.  The rule ``method`` is the
         one that ``evaluation.answer`` names.
         """
-        answer, batches = self._rule(rule), self._inputs(x).split(EVALUATION_BATCH)
+        answer, batches = self.answering(rule), self._inputs(x).split(EVALUATION_BATCH)
         if not batches[0].numel():
             return torch.zeros(0, self.client.classes)
         return torch.cat([probabilities(answer(batch.to(self.client.device))).float().cpu() for batch in batches])
@@ -72,22 +72,27 @@ class TrainedClient:
         if data is None:
             return torch.zeros(self.client.classes, self.client.classes, dtype=torch.int64)
         with torch.no_grad():
-            answer = self._rule(rule)
+            answer = self.answering(rule)
             said = torch.cat([answer(x).argmax(1).cpu() for x, _ in self.client.batches(data)])
         return confusion_matrix(data.y.cpu(), said, self.client.classes)
 
-    def _rule(self, rule: str) -> rules.Answer:
-        self.client.set_evaluation()
+    def answering(self, rule: str = "method") -> rules.Answer:
+        """The function from a batch of the model's inputs to class scores by which a rule answers."""
         settings, client = self.evaluation, self.client
         name = settings.answer if rule == "method" else rule
-        local = name == "local_prototypes" or (name == "blend" and settings.local_prototypes)
-        prototypes = client.prototypes() if local else None
-        ways = rules.of_client(self.method, client, self.down, prototypes, settings.rules)
+        ways = self.ways(local=name == "local_prototypes" or (name == "blend" and settings.local_prototypes))
         if name == "blend":  # its weights are fitted only where it answers
             return blended_answer(client, ways)
         if rule not in ways:
             raise ConfigError(f"Client {self.id} has no rule {rule!r}.  {nearest(rule, [*ways, 'blend'])}")
         return ways[rules.answering(name, ways, client, self.down)]
+
+    def ways(self, *, local: bool = True) -> dict[str, rules.Answer]:
+        """Every rule that the client has, but for the blend; with ``local`` also its own prototypes."""
+        client = self.client
+        client.set_evaluation()
+        prototypes = client.prototypes() if local else None
+        return rules.of_client(self.method, client, self.down, prototypes, self.evaluation.rules)
 
     def _inputs(self, x: Inputs) -> Tensor:
         view = self.model.view

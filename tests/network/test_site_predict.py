@@ -68,8 +68,8 @@ def test_the_classifier_answers_and_the_output_says_why(
     assert (done.code, done.err) == (0, "")
     assert done.lines[:2] == [
         "Site north (site.py:Sequential) after round 2: 50 samples.",
-        "Answered by rule head (classifier).  The method's own rule needs what the coordinator last sent, which a site "
-        "does not keep.",
+        "Answered by rule head (classifier).  The method's own rule needs what the coordinator last sent, and the site "
+        "was not evaluated after its last round.",
     ]
     with torch.no_grad():
         expected = site.trained()(torch.from_numpy(IMAGES[150:200])).softmax(1)

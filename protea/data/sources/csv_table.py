@@ -19,7 +19,7 @@ from torch import Tensor
 from protea.core.errors import DataError, nearest
 from protea.data import convert, files
 from protea.data.dataset import Dataset
-from protea.data.new_samples import TABLES, NewSamples, SampleForm, label_numbers
+from protea.data.new_samples import NewSamples, SampleForm
 from protea.data.texts import Texts
 
 TableRow = tuple[int, list[str]]  # the number of its line, and its cells
@@ -90,39 +90,10 @@ class Csv:
         Where features are standardised, it is by the means and deviations of this table.  The label column may be
         missing.  Samples are called by the key column, or else by the number of their row, from 0.
         """
-        if not path.name.endswith(TABLES):
-            raise DataError(
-                f"{path} is not a table.  This run was trained on {self.path}: give a .csv or .csv.gz file."
-            )
-        header, rows = self.rows(path)
-        trained, own_rows = self.rows(files.user_path(self.path))
-        named = [name for name in (self.label, self.key, self.text, self.split) if name is not None]
-        features = () if self.text else self.features or tuple(name for name in trained if name not in named)
-        for name in (self.text,) if self.text else features:
-            if name not in header:
-                hint = "" if self.text else f"  {nearest(name, header)}"
-                raise DataError(f"{path} has no column {name!r}, which this run was trained on.{hint}")
-        if not self.text and (strange := [name for name in header if name not in trained]):
-            raise DataError(f"{path} has a column {strange[0]!r}, which the table of this run has not.  Remove it.")
-        there = [name for name in (self.label, self.key, self.text) if name in header]
-        place = {name: column for column, name in enumerate(header)}
-        numbers = {line: str(row) for row, (line, _) in enumerate(rows)}
-        found = self.complete(path, rows, place, there, features)
-        labels = None
-        if self.label in header:
-            labels = label_numbers([row[place[self.label]].strip() for _, row in found], form.names, path)
-        key = self.key if self.key in header else None
-        keys = [numbers[line] if key is None else row[place[key]].strip() for line, row in found]
-        x: Tensor | list[str]
-        if self.text:
-            x = [row[place[self.text]] for _, row in found]
-        else:
-            own_place = {name: column for column, name in enumerate(trained)}
-            basis = self.complete(files.user_path(self.path), own_rows, own_place, named, features)
-            x = self.numbers(
-                path, found, place, features, self.raw(files.user_path(self.path), basis, own_place, features)
-            )
-        return NewSamples(x, keys, key or "index", labels, len(rows) - len(found))
+        from protea.data.table_form import TableForm, refuse_no_table  # which are built on this class
+
+        refuse_no_table(path, self)
+        return TableForm.of(self).read_new(path, form)
 
     def complete(
         self,
@@ -155,17 +126,12 @@ class Csv:
         rows: list[TableRow],
         place: Mapping[str, int],
         features: Sequence[str],
-        basis: npt.NDArray[np.float64] | None = None,
     ) -> Tensor:
-        """Return the columns of numbers, float32 (rows, features), standardised if wanted.
-
-        Means and deviations are their own, or those of the table ``basis``.
-        """
+        """Return the columns of numbers, float32 (rows, features), standardised if wanted."""
         x = self.raw(path, rows, place, features)
         if self.standardise:
-            basis = x if basis is None else basis
-            deviation = basis.std(0)
-            x = (x - basis.mean(0)) / np.where(deviation > 0, deviation, 1)
+            deviation = x.std(0)
+            x = (x - x.mean(0)) / np.where(deviation > 0, deviation, 1)
         return torch.from_numpy(x.astype(np.float32))
 
     def raw(

@@ -5,7 +5,7 @@ site.toml    settings of this site
 policy.toml  what may leave it, and what it may be asked
 seed         a secret number, from which it draws its weights, batches and splits
 bundle/      what the coordinator gave it
-state/       its model and memory after the last rounds; they never leave
+state/       its model and memory after the last rounds, scaling and last broadcast; they never leave
 views/       its samples after its model's tokenizer and frozen layers, cached; they never leave
 audit.jsonl  one line for every message that left the site
 flower/      state and logs of the SuperNode
@@ -14,7 +14,7 @@ flower/      state and logs of the SuperNode
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from protea.core.split_model import SplitModel
 from protea.core.training import Training
 from protea.data import Dataset, Share
 from protea.data.federate import split_share
+from protea.data.scaling import Scaling
 from protea.data.views import refuse_unread, view_samples
 from protea.federation.privacy import TOGETHER, UNSTATED
 from protea.models.maker import ModelMaker
@@ -47,6 +48,7 @@ from protea.network.site.code import call_with, load_code
 from protea.network.site.data import as_dataset, with_classes
 from protea.network.site.policy import NAME, PolicyFile, Report, read_policy
 from protea.network.site.release import PolicyRelease
+from protea.network.site.scaling import scaling_of
 from protea.network.site.seed import secret_seed, seed_of_task
 from protea.network.site.settings import Settings, read_settings
 from protea.network.task import Task
@@ -99,7 +101,7 @@ class Site:
     @cached_property
     def class_counts(self) -> dict[str, int]:
         """The number of training samples of each class, by its name."""
-        labels = self.dataset.y[self.share.train]
+        labels = self.raw.y[self.share.train]
         return dict(zip(self.task.classes, labels.bincount(minlength=len(self.task.classes)).tolist(), strict=True))
 
     @property
@@ -126,12 +128,12 @@ class Site:
     @cached_property
     def unguarded(self) -> str:
         """Why records of this site are not known to be prepared one by one; an empty string where they are."""
-        if len(self.dataset) and self._mixes:  # what data() gave says so
+        if self.settings.standardise or (len(self.raw) and self._mixes):  # what data() gave says so
             return TOGETHER
         return "" if self.policy.policy.prepared_alone else UNSTATED
 
     @cached_property
-    def dataset(self) -> Dataset:
+    def raw(self) -> Dataset:
         """The samples that ``data()`` gives, labelled by the classes of the task."""
         given = self.source()
         self._mixes = bool(getattr(given, "mixes_records", False))
@@ -143,9 +145,23 @@ class Site:
             raise DataError(f"{self.path / 'site.py'}: data(): {type(error).__name__}: {error}") from error
 
     @cached_property
+    def scaling(self) -> Scaling | None:
+        """How samples are standardised: by the numbers kept with the state, or by the training samples."""
+        return scaling_of(self.raw, self.share.train, self.settings.standardise, self.state, self._trained)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The samples as the model gets them: those of ``data()``, standardised if ``site.toml`` says so."""
+        raw, scaling = self.raw, self.scaling
+        if scaling is None:
+            return raw
+        assert isinstance(raw.x, torch.Tensor)
+        return replace(raw, x=scaling(raw.x))
+
+    @cached_property
     def share(self) -> Share:
         """The rows of the data set for training, validation and test."""
-        dataset, settings = self.dataset, self.settings.split
+        dataset, settings = self.raw, self.settings.split
         rows = torch.arange(len(dataset) - dataset.tests)
         if dataset.tests:
             settings = Split(0.0, settings.validation, settings.stratify, settings.by_key)
@@ -164,10 +180,15 @@ class Site:
         """The file that marks the federation as ended by the coordinator."""
         return self.path / "ended"
 
+    @property
+    def _trained(self) -> bool:
+        """Whether there is a state after a round of training."""
+        newest = newest_state(self.state, self.id)
+        return newest is not None and newest.name != "000000"
+
     def trained(self) -> SplitModel:
         """Load the model as it is after the last round that this site trained in, in evaluation mode."""
-        newest = newest_state(self.state, self.id)
-        if newest is None or newest.name == "000000":
+        if not self._trained:
             raise ConfigError(f"{self.path} has not trained yet.")
         return self.restored().client(self.id).model.eval()
 

@@ -26,8 +26,10 @@ from protea.federation.jobs import SUM_STEPS, Job, JobKind, Reply
 from protea.filters.base import Passage
 from protea.filters.secure_sum import secure_sum_of
 from protea.network.site.audit import Audit
+from protea.network.site.broadcast import keep_broadcast
 from protea.network.site.directory import Site
 from protea.network.site.refusals import expiry, refusals
+from protea.network.site.scaling import keep_scaling
 from protea.network.trust.keys import verified
 
 TRACE = "Traceback (most recent call last):"
@@ -41,6 +43,8 @@ class SiteService:
         self.site = site
         site.state.mkdir(exist_ok=True)
         site.state.chmod(0o700)
+        if site.scaling is not None:
+            keep_scaling(site.scaling, site.state)
         self.worker = DurableWorker(site.plan(), site.state, leaving)
         self.audit = Audit(site.path / "audit.jsonl")
 
@@ -106,6 +110,8 @@ class SiteService:
         else:
             answer = self.worker.answer(job, message)
             self._note_refusals(job)  # of an answer that says so
+        if job.task == "evaluate":
+            keep_broadcast(job, site.state)
         try:
             site.release.verify(job, reply_from_bytes(answer), self._passage(job))
         except PolicyError as error:
