@@ -43,8 +43,6 @@ class SiteService:
         self.site = site
         site.state.mkdir(exist_ok=True)
         site.state.chmod(0o700)
-        if site.scaling is not None:
-            keep_scaling(site.scaling, site.state)
         self.worker = DurableWorker(site.plan(), site.state, leaving)
         self.audit = Audit(site.path / "audit.jsonl")
 
@@ -108,6 +106,8 @@ class SiteService:
         if job.task == "evaluate" and site.report == "none":
             answer = leaving(Reply(job.client, job.round))
         else:
+            if site.scaling is not None:
+                keep_scaling(site.scaling, site.state)  # before the model that it belongs to
             answer = self.worker.answer(job, message)
             self._note_refusals(job)  # of an answer that says so
         if job.task == "evaluate":
