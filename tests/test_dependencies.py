@@ -15,7 +15,7 @@ PACKAGES = {
     "sklearn": "scikit-learn",
     "grpc": "flwr",
 }  # modules that come in a package of another name
-INDIRECT = {"click", "tokenizers", "tensorboard"}  # needed by typer (its version), by transformers, and by torch
+INDIRECT = {"tokenizers", "tensorboard"}  # needed by transformers, and by torch
 
 
 def normal(name: str) -> str:

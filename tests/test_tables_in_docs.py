@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import click
 import numpy as np
 import pytest
 import typer
@@ -205,7 +206,8 @@ def test_every_command_on_the_page_can_be_typed(page: Path, tmp_path: Path):
     for command in commands(page):
         name, *rest = shlex.split(command)[1:]
         assert name in group.commands, command
-        given = group.commands[name].make_context(name, rest).params if rest else {}
+        asked = group.get_command(click.Context(group), name)
+        given = asked.make_context(name, rest).params if rest else {}
         if "config_file" in given:
             file = given["config_file"]
             path = ROOT / file if (ROOT / file).exists() else tmp_path / file
