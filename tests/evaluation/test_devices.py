@@ -58,7 +58,8 @@ def build(id: int, streams: Streams, **options: Any) -> Client:
 
 def server() -> Server:
     public = Samples(toy.BLOBS, toy.PUBLIC, device=DEVICE)
-    return Server(toy.CLASSES, toy.DIM, Streams(7).at("server"), public=public, make=make, device=DEVICE)
+    names = toy.BLOBS.names
+    return Server(toy.CLASSES, toy.DIM, Streams(7).at("server"), public=public, make=make, device=DEVICE, names=names)
 
 
 @pytest.fixture
