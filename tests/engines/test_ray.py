@@ -103,6 +103,7 @@ def federation(engine: Any, rounds: int = 3, watch: Watch = ignore, **options: A
 # The same numbers
 
 
+@pytest.mark.nightly  # by day on processes and over the grid
 def test_secure_sums_equal_those_of_the_inline_engine_to_the_bit():
     """Each client's keys and shares stay with it in its actor, from step to step of the protocol."""
     filters = (SecureSum(),)
