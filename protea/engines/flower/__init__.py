@@ -3,6 +3,7 @@
     programs.py    start Flower's own programs; they end with the process that started them
     tasks.py       who may take Flower's tasks, and signs of life while one is worked on
     codec.py       our bytes in Flower's records, and back
+    door.py        the port that is open to the world: what sites need passes, and nothing else
     link.py        a SuperLink, and this process as the server side of a run on it
     node.py        a SuperNode, and this process as its client side
     grid.py        the engine: jobs to nodes, replies from them, with deadline and retries

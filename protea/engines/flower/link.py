@@ -34,9 +34,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
 from protea.core.errors import ProteaError
+from protea.engines.flower.door import Door, Limits
 from protea.engines.flower.grid import BROKEN
-from protea.engines.flower.programs import Program
-from protea.engines.flower.tasks import heartbeat, make_secret, taker
+from protea.engines.flower.programs import Program, free_port
+from protea.engines.flower.tasks import ControlSecret, heartbeat, make_secret, taker
 
 LOST = (httpx.HTTPError, OSError)  # what talking to a SuperLink that is gone, or was started anew, may raise
 START = 60.0  # seconds that a SuperLink may take to come up
@@ -122,12 +123,25 @@ class PatientGrid(HttpGrid):
 
 
 class Link:
-    """A SuperLink at ``host:port``.  With ``tls``, only nodes whose keys were registered may connect to it."""
+    """A SuperLink at ``host:port``.  With ``tls``, only nodes whose keys were registered may connect to it.
+
+    With ``limits``, a front door is at ``host:port``, and the SuperLink behind it on this machine only.
+    """
 
     def __init__(
-        self, folder: Path, host: str, port: int, tls: Tls | None = None, keys: Mapping[str, bytes] | None = None
+        self,
+        folder: Path,
+        host: str,
+        port: int,
+        tls: Tls | None = None,
+        keys: Mapping[str, bytes] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.folder, self.host, self.port, self.tls = folder, host, port, tls
+        self.limits, self.outside = limits, (host, port)
+        self.door: Door | None = None
+        if limits is not None:
+            self.host, self.port = "127.0.0.1", free_port()
         self.keys = keys or {}  # public ones, of nodes that may connect, by name
         self.program: Program | None = None
         self.pulse: HeartbeatSender | None = None
@@ -145,6 +159,8 @@ class Link:
         self._leave()
         if self.program is None or not self.program.alive:
             self._start()
+        if self.limits is not None and self.door is None:
+            self.door = self._open_door(self.limits)
         try:
             self._let_in()
         except httpx.HTTPStatusError:  # a key that was struck off once, by whomever, is refused for ever
@@ -200,15 +216,27 @@ class Link:
 
     def close(self) -> None:
         self._leave()
+        if self.door is not None:
+            self.door.close()
         if self.program is not None:
             self.program.stop()
 
     @contextmanager
     def control(self) -> Iterator[ControlHttpClient]:
-        version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
-        client = ControlHttpClient.from_server_address(self.address, self.tls is None, self._trusted(), [version])
+        version, secret = RuntimeVersionHttpInterceptor(component_name="flwr CLI"), ControlSecret(self.folder)
+        client = ControlHttpClient.from_server_address(
+            self.address, self.tls is None, self._trusted(), [version, secret]
+        )
         with closing(client):
             yield client
+
+    def _open_door(self, limits: Limits) -> Door:
+        """Open the port that sites connect to."""
+        assert self.tls is not None  # without it, nobody outside this machine is let in
+        outside = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        outside.load_cert_chain(self.tls.certificate, self.tls.key)
+        inside = ssl.create_default_context(cafile=str(self.tls.ca))
+        return Door(*self.outside, (self.host, self.port), lambda: set(self.keys.values()), limits, outside, inside)
 
     def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

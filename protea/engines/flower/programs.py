@@ -35,6 +35,28 @@ if sys.argv[0] == "flower-supernode":
     from flwr.supercore.inflatable.inflatable_utils import pull_objects
     pull_objects.__kwdefaults__["initial_backoff"] = 0.02  # BACKOFF
     node.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, 0.3)))
+if sys.argv[0] == "flower-superlink":  # what is not for sites or runs is for those who know the secret
+    import hashlib, hmac
+    import flwr.superlink.main as main
+    from starlette.middleware import Middleware
+    with open(sys.argv[sys.argv.index("--superexec-auth-secret-file") + 1], "rb") as file:
+        secret = hashlib.sha256(b"control" + file.read()).hexdigest().encode()
+
+    class Guard:
+        def __init__(self, app):
+            self.app = app
+
+        async def __call__(self, scope, receive, send):
+            known = dict(scope.get("headers", ())).get(b"protea-secret", b"")
+            free = scope["type"] != "http" or scope["path"].startswith(("/v1/fleet/", "/v1/runtime/"))
+            if free or scope["path"] == "/health" or hmac.compare_digest(known, secret):
+                await self.app(scope, receive, send)
+                return
+            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body", "body": b""})
+
+    layers = main._get_middleware
+    main._get_middleware = lambda: [Middleware(Guard), *layers()]
 (program,) = entry_points(group="console_scripts", name=sys.argv[0])
 program.load()()
 """

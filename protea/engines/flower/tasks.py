@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -14,6 +15,8 @@ from flwr.supercore.interceptors import (
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
+from flwr.supercore.interceptors.http.utils import add_headers
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from protea.core.files import write_text
@@ -30,6 +33,18 @@ def make_secret(folder: Path) -> Path:
         finally:
             os.umask(before)
     return path
+
+
+class ControlSecret:
+    """What a call of the Control API needs, on this machine too: proof that the caller can read the secret."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proof = hashlib.sha256(b"control" + (folder / "secret").read_bytes()).hexdigest()
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Send the proof along with a call."""
+        add_headers(context.request, {"protea-secret": self.proof})
+        return call_next(context)
 
 
 def taker(address: str, folder: Path, insecure: bool = True, trusted: bytes | None = None) -> RuntimeHttpClient:

@@ -13,6 +13,7 @@ from protea.config.sections import participants
 from protea.config.units import in_bytes
 from protea.core.errors import ConfigError, PayloadError
 from protea.core.files import hold_lock
+from protea.engines.flower.door import Limits
 from protea.engines.flower.grid import Carrier, Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.messages import readable
@@ -27,6 +28,7 @@ from protea.runs.observers import Observer
 from protea.runs.run import Run
 
 PAUSE, LONGEST = 1.0, 60.0  # seconds before a round with too few replies is repeated: at first, at most
+MANY = 16  # sites that the door has room for at least; others may be invited while it is open
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -98,13 +100,15 @@ class Coordinator(Observer):
 
     def _link(self) -> Link:
         """Make the SuperLink.  With TLS, its certificate is renewed to name every address it is reached at."""
-        directory = self.directory
+        directory, limits = self.directory, None
         if directory.guests.tls:
+            limits = Limits.of(in_bytes(self.task.limits.upload), max(MANY, len(directory.guests.sites)))
             wide = self.listen in ("0.0.0.0", "::")
             keys.renew_server(
                 directory.path / "keys", [directory.guests.host, *keys.HERE, *([] if wide else [self.listen])]
             )
-        return Link(directory.path / "flower", self.listen, directory.guests.port, directory.tls, directory.site_keys)
+        port, folder = directory.guests.port, directory.path / "flower"
+        return Link(folder, self.listen, port, directory.tls, directory.site_keys, limits)
 
     def _roster(self, loop: Federation, network: Network) -> list[int]:
         """Wait until enough sites are connected for a round, and return their numbers.

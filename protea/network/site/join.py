@@ -107,6 +107,11 @@ def news_of(line: Mapping[str, Any]) -> str:
 
 def refuse_for_ever(log: str) -> None:
     """Raise if the SuperNode's log shows an error that trying again will not mend, such as a wrong certificate."""
+    if re.search("certificate (is not yet valid|has expired)", log, re.IGNORECASE):
+        raise ProteaError(
+            "By this machine's clock the server's certificate is not valid yet, or no longer.  Look at the clock "
+            f"first: date.  If it is right, the coordinator's is wrong; tell them.  The SuperNode's words:\n{log}"
+        )
     if re.search(
         "certificate.verify.failed|wrong.version.number", log, re.IGNORECASE
     ):  # other errors, as a lost connection, may go away

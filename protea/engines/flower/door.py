@@ -1,0 +1,348 @@
+"""The front door of a federation: the one port that is open to the world.
+
+It stands before Flower's SuperLink, which listens on this machine only, and lets through what sites need and
+nothing else.  What is looked at comes before what costs: how many connections an address has, then the head of a
+request (its size, its time, its path), then the sender's key and signature, then the declared size of the body.
+Only then is a body read, and only a whole one is handed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import datetime as dt
+import socket
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+from flwr.common.constant import (
+    FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_HEADER,
+    TIMESTAMP_TOLERANCE,
+)
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+from protea.core.errors import ConfigError
+
+FLEET = "/v1/fleet/"
+JOINING = ("register-node", "activate-node")  # what a node asks first; the SuperLink says whether it may come in
+PATHS = (
+    *JOINING,
+    "deactivate-node",
+    "unregister-node",
+    "send-node-heartbeat",
+    "pull-messages",
+    "push-messages",
+    "get-run",
+    "get-fab",
+    "push-object",
+    "pull-object",
+    "confirm-message-received",
+)
+SMALL = 64 * 2**10  # bytes of a body that carries no part of an upload
+OBJECT = 512  # bytes of a message's list for each of its parts
+READ = 64 * 2**10  # bytes of one look
+PASSED = {b"content-type", b"accept", b"user-agent"}  # headers that go on, beside Flower's own
+HEALTH = "/health"  # answered by the door itself
+HOPS = {b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"server", b"date"}
+WORDS = {401: "unknown key", 404: "no such path", 408: "too slow", 411: "no length", 413: "too large"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the door lets through: bytes and seconds of a request, connections of an address and of all."""
+
+    upload: int = 256 * 2**20  # bytes of a whole upload, of which one request carries a part
+    per_address: int = 32
+    connections: int = 256
+    head: float = 10.0  # seconds for the head of a request to be whole
+    idle: float = 75.0  # seconds that a connection without a request is kept
+    slowest: float = 8 * 2**10  # bytes a second of a body, beyond the first ``head`` seconds
+    answer: float = 120.0  # seconds that the SuperLink, and whoever reads its answer, may take
+    largest_head: int = 16 * 2**10  # bytes
+
+    @classmethod
+    def of(cls, upload: int, sites: int) -> Limits:
+        """Give the limits of a federation: all its sites may come from one address."""
+        return cls(upload=upload, per_address=16 + 16 * sites, connections=64 + 32 * sites)
+
+    @property
+    def objects(self) -> int:
+        """The most parts that the message with an upload has."""
+        return 64 + 4 * (self.upload // FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + 1)
+
+    def body(self, path: str) -> int:
+        """Give the most bytes that the body of a request to a path may have."""
+        if path == "push-object":
+            return min(self.upload + SMALL, FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE) + SMALL
+        return SMALL + (OBJECT * self.objects if path == "push-messages" else 0)
+
+
+class RefusedRequestError(Exception):
+    """A request that is not let through, with the status that says so."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
+class Door:
+    """A reverse proxy at ``host:port``, in a thread of this process, to a SuperLink on this machine.
+
+    ``keys()`` gives the public keys (PEM) of those who may send more than the question to be let in.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        behind: tuple[str, int],
+        keys: Callable[[], Collection[bytes]],
+        limits: Limits,
+        outside: ssl.SSLContext,
+        inside: ssl.SSLContext,
+    ) -> None:
+        self.host, self.port, self.behind, self.keys, self.limits = host, port, behind, keys, limits
+        self.outside, self.inside = outside, inside
+        self.here: Counter[str] = Counter()  # connections by address
+        self.refusals: Counter[int] = Counter()  # requests that were not let through, by status; 0: connections
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self.socket = socket.create_server((host, port), family=family, backlog=128)
+        except OSError as error:
+            raise ConfigError(f"{host}:{port} cannot be listened on: {error.strerror or error}.") from error
+        self.socket.setblocking(False)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True, name="protea-door")
+        self.thread.start()
+        self._run(self._listen())
+
+    def close(self) -> None:
+        """Close the port and all connections."""
+        if self.thread.is_alive():
+            self._run(self._shut()).result()
+            self._end()
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def _end(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    async def _listen(self) -> None:
+        """Take connections for ever; those beyond the limits are closed before a byte of them is read."""
+        limits, tasks = self.limits, set[asyncio.Task[None]]()
+        while True:
+            try:
+                taken, address = await self.loop.sock_accept(self.socket)
+            except OSError:  # too many files are open
+                await asyncio.sleep(0.1)
+                continue
+            host = str(address[0])
+            if self.here[host] >= limits.per_address or self.here.total() >= limits.connections:
+                self.refusals[0] += 1
+                taken.close()
+                continue
+            self.here[host] += 1
+            task = asyncio.create_task(self._connection(taken, host))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def _shut(self) -> None:
+        work = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+        for each in work:
+            each.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        self.socket.close()
+
+    async def _connection(self, taken: socket.socket, address: str) -> None:
+        """Serve one connection to its end."""
+        talk: Conversation | None = None
+        try:
+            reader = asyncio.StreamReader(READ, self.loop)
+            made = asyncio.StreamReaderProtocol(reader, loop=self.loop)
+            transport, _ = await self.loop.connect_accepted_socket(
+                lambda: made, taken, ssl=self.outside, ssl_handshake_timeout=self.limits.head
+            )
+            talk = Conversation(self, reader, asyncio.StreamWriter(transport, made, reader, self.loop))
+            while await talk.exchange():
+                pass
+        except (OSError, TimeoutError, h11.ProtocolError):
+            pass  # whoever it was may come again
+        finally:
+            self.here[address] -= 1
+            self.here += Counter()  # without those at zero
+            if talk is not None:
+                talk.close()
+            else:
+                taken.close()
+
+
+class Conversation:
+    """The requests of one connection, one after another, each handed on once it is whole and allowed."""
+
+    def __init__(self, door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.door, self.reader, self.writer = door, reader, writer
+        self.limits = door.limits
+        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=self.limits.largest_head)
+        self.back: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self.back is not None:
+            self.back[1].transport.abort()
+            self.back = None
+
+    async def exchange(self) -> bool:
+        """Serve one request; return whether another may follow on this connection."""
+        try:
+            request = await self._head()
+            if request is None:
+                return False
+            if (request.method, request.target) == (b"GET", HEALTH.encode()):
+                await self._say(200, "ok")
+                return False
+            length = allowed(request, self.limits, self.door.keys())
+            body = await self._body(length)
+        except RefusedRequestError as refused:
+            await self._refuse(refused.status)
+            return False
+        except h11.RemoteProtocolError as error:
+            await self._refuse(error.error_status_hint)
+            return False
+        try:
+            await asyncio.wait_for(self._hand_on(request, body), self.limits.answer)
+        except (OSError, TimeoutError, h11.RemoteProtocolError):
+            return False  # as if the SuperLink were connected to directly: whoever asked tries again
+        if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
+            return False
+        self.http.start_next_cycle()
+        return True
+
+    async def _head(self) -> h11.Request | None:
+        """Read the head of a request; None if the other side has nothing more to ask."""
+        event = self.http.next_event()
+        if event is h11.NEED_DATA:
+            self.http.receive_data(await asyncio.wait_for(self.reader.read(READ), self.limits.idle))
+            event = self.http.next_event()
+        try:
+            async with asyncio.timeout(self.limits.head):
+                while event is h11.NEED_DATA:
+                    self.http.receive_data(await self.reader.read(READ))
+                    event = self.http.next_event()
+        except TimeoutError:
+            raise RefusedRequestError(408) from None
+        return event if isinstance(event, h11.Request) else None
+
+    async def _body(self, length: int) -> bytes:
+        """Read the body of a request, whose length was declared and allowed."""
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(self.limits.head + length / self.limits.slowest):
+                while not isinstance(event := self.http.next_event(), h11.EndOfMessage):
+                    if event is h11.NEED_DATA:
+                        self.http.receive_data(await self.reader.read(READ))
+                    elif isinstance(event, h11.Data):
+                        parts.append(bytes(event.data))
+                    else:
+                        raise RefusedRequestError(400)
+        except TimeoutError:
+            raise RefusedRequestError(408) from None
+        return b"".join(parts)
+
+    async def _hand_on(self, request: h11.Request, body: bytes) -> None:
+        """Send a request to the SuperLink, and its answer back."""
+        if self.back is None or self.back[0].at_eof():
+            self._hang_up()
+            host, port = self.door.behind
+            self.back = await asyncio.open_connection(host, port, ssl=self.door.inside, limit=READ)
+        reader, writer = self.back
+        http = h11.Connection(h11.CLIENT)
+        headers = [(name, value) for name, value in request.headers if name in PASSED or name.startswith(b"flwr-")]
+        headers += [(b"host", b"superlink"), (b"content-length", str(len(body)).encode())]
+        whole = (h11.Request(method="POST", target=request.target, headers=headers), h11.Data(body), h11.EndOfMessage())
+        writer.write(b"".join(http.send(event) or b"" for event in whole))
+        await writer.drain()
+        while True:
+            event = http.next_event()
+            if event is h11.NEED_DATA:
+                http.receive_data(await reader.read(READ))
+                continue
+            if isinstance(event, h11.Response):
+                kept = [(name, value) for name, value in event.headers if name not in HOPS]
+                kept += [(name, value) for name, value in event.headers if name == b"content-length"]
+                event = h11.Response(status_code=event.status_code, headers=kept, reason=event.reason)
+            if isinstance(event, h11.Response | h11.Data | h11.EndOfMessage):
+                self.writer.write(self.http.send(event) or b"")
+                await self.writer.drain()
+            if isinstance(event, h11.EndOfMessage):
+                break
+            if isinstance(event, h11.ConnectionClosed):
+                raise ConnectionError("the SuperLink has closed the connection.")
+        if http.their_state is not h11.DONE:
+            self._hang_up()
+
+    async def _refuse(self, status: int) -> None:
+        """Say that a request is not let through, and why; the connection is closed then."""
+        self.door.refusals[status] += 1
+        await self._say(status, WORDS.get(status, "refused"))
+
+    async def _say(self, status: int, words: str) -> None:
+        """Answer in the door's own name, and close the connection."""
+        if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        content = words.encode()
+        headers = [(b"content-length", str(len(content)).encode()), (b"connection", b"close")]
+        events = (h11.Response(status_code=status, headers=headers), h11.Data(content), h11.EndOfMessage())
+        self.writer.write(b"".join(self.http.send(event) or b"" for event in events))
+        await asyncio.wait_for(self.writer.drain(), self.limits.head)
+        self.writer.close()  # what is written is sent before that
+        await asyncio.wait_for(self.writer.wait_closed(), self.limits.head)
+
+
+def allowed(request: h11.Request, limits: Limits, keys: Collection[bytes]) -> int:
+    """Return the length of a request's body; raise :class:`RefusedRequestError` for a request that is not let through."""
+    target = request.target.decode("ascii", "replace")
+    path = target.removeprefix(FLEET)
+    if not target.startswith(FLEET) or path not in PATHS or request.method != b"POST":
+        raise RefusedRequestError(404)
+    headers = dict(request.headers)
+    if b"content-length" not in headers or b"transfer-encoding" in headers:
+        raise RefusedRequestError(411)
+    key = signed_by(headers)
+    if key not in keys and path not in JOINING:
+        raise RefusedRequestError(401)
+    length = int(headers[b"content-length"])
+    if length > limits.body(path):
+        raise RefusedRequestError(413)
+    return length
+
+
+def signed_by(headers: dict[bytes, bytes]) -> bytes:
+    """Return the public key by which a request is signed; raise :class:`RefusedRequestError` if it is not, or long ago."""
+    try:
+        key, signature = (
+            base64.b64decode(headers[name.lower().encode()], validate=True)
+            for name in (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
+        )
+        stamp = headers[TIMESTAMP_HEADER.lower().encode()].decode("ascii")
+        age = (dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(stamp)).total_seconds()
+        fresh = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+        if fresh and verify_signature(bytes_to_public_key(key), stamp.encode(), signature):
+            return key
+    except (KeyError, ValueError, TypeError, AttributeError, NotImplementedError, binascii.Error):
+        pass  # a key, a signature or a time that cannot be read
+    raise RefusedRequestError(401)

@@ -1,0 +1,183 @@
+"""The front door, attacked on loopback with a real SuperLink behind it."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="lacking: extra flower")
+
+import httpx
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.proto.control_pb2 import ListNodesRequest, UnregisterNodeRequest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
+from flwr.supercore.control.control_http_client import ControlHttpClient
+
+from protea.core.errors import ConfigError
+from protea.engines.flower.door import Limits
+from protea.engines.flower.link import Link, Tls
+from protea.engines.flower.programs import free_port
+from protea.network.trust import keys
+
+pytestmark = pytest.mark.xdist_group("deployment")
+
+LIMITS = Limits(upload=2**20, per_address=8, connections=12, head=0.5, idle=5.0, slowest=2**20)
+
+
+class Opened:
+    """A SuperLink behind a door, and the keys of the one site that may come in."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        keys.make_tls(folder, list(keys.HERE))
+        self.private, self.public = keys.make_site_key()
+        tls = Tls(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+        self.port = free_port()
+        self.link = Link(folder / "flower", "127.0.0.1", self.port, tls, {"north": self.public}, LIMITS)
+        self.link.open()
+        self.trusting = ssl.create_default_context(cafile=str(tls.ca))
+
+    def connect(self) -> ssl.SSLSocket:
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return self.trusting.wrap_socket(raw, server_hostname="127.0.0.1")
+
+    def answer(self, sent: bytes) -> bytes:
+        """Send bytes, and give all that comes back until the door closes the connection."""
+        with self.connect() as line:
+            line.sendall(sent)
+            return everything(line)
+
+    def request(self, path: str, length: int, private: bytes | None = None, more: str = "") -> bytes:
+        """The head of a request, signed by a key."""
+        signed = "" if private is None else signature(private)
+        return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{signed}{more}\r\n".encode()
+
+
+def everything(line: socket.socket) -> bytes:
+    found = b""
+    try:
+        while part := line.recv(65536):
+            found += part
+    except OSError:
+        pass
+    return found
+
+
+def signature(private: bytes, ahead: float = 0.0) -> str:
+    key = load_ssh_private_key(private, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    stamp = (dt.datetime.now(dt.UTC) + dt.timedelta(seconds=ahead)).isoformat()
+    signed = base64.b64encode(key.sign(stamp.encode(), ec.ECDSA(hashes.SHA256()))).decode()
+    public = base64.b64encode(keys.public_of(key)).decode()
+    return f"flwr-public-key: {public}\r\nflwr-signature: {signed}\r\nflwr-timestamp: {stamp}\r\n"
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    found = Opened(tmp_path_factory.mktemp("door") / "keys")
+    yield found
+    found.link.close()
+
+
+def names(opened: Opened) -> list[str]:
+    with opened.link.control() as control:
+        return [str(node.status) for node in control.ListNodes(ListNodesRequest()).nodes_info]
+
+
+def test_control_api_is_not_reached_from_outside_nor_without_the_secret(opened: Opened) -> None:
+    """Before there was a door, one call struck a site off for ever."""
+    with opened.link.control() as control:
+        (node,) = control.ListNodes(ListNodesRequest()).nodes_info
+    for address, status in ((f"127.0.0.1:{opened.port}", 404), (opened.link.address, 403)):
+        client = ControlHttpClient.from_server_address(address, False, opened.link._trusted(), [])
+        with pytest.raises(httpx.HTTPStatusError) as refused:
+            client.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
+        assert refused.value.response.status_code == status
+        client.close()
+    assert names(opened) == [node.status] and node.status != "unregistered"
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/control/list-nodes", "/v1/runtime/pull-messages", "/docs", "/v1/fleet/../control/x"]
+)
+def test_paths_that_sites_do_not_need_are_not_there(path: str, opened: Opened) -> None:
+    assert opened.answer(opened.request(path, 0, opened.private)).startswith(b"HTTP/1.1 404")
+
+
+def test_a_large_body_is_refused_before_a_byte_of_it_is_read(opened: Opened) -> None:
+    """Only heads are sent here, so an answer means that no body was waited for."""
+    path, huge, stranger = "/v1/fleet/push-object", 600 * 2**20, keys.make_site_key()[0]
+    assert opened.answer(opened.request(path, huge)).startswith(b"HTTP/1.1 401")
+    assert opened.answer(opened.request(path, huge, stranger)).startswith(b"HTTP/1.1 401")
+    assert opened.answer(opened.request("/v1/fleet/activate-node", huge, stranger)).startswith(b"HTTP/1.1 413")
+    assert opened.answer(opened.request(path, huge, opened.private)).startswith(b"HTTP/1.1 413")
+    assert opened.answer(opened.request(path, LIMITS.body("push-object") + 1, opened.private)).startswith(
+        b"HTTP/1.1 413"
+    )
+
+
+def test_an_old_signature_and_one_of_the_future_are_refused(opened: Opened) -> None:
+    for ahead in (-400.0, 60.0):
+        head = opened.request("/v1/fleet/pull-messages", 0, more=signature(opened.private, ahead))
+        assert opened.answer(head).startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 2**17, 431),
+        (b"\x16\x03\x01\x00\r\n\r\n", 400),
+        (b"POST /v1/fleet/push-object HTTP/1.1\r\nHost: x\r\n", 408),
+    ],
+    ids=["chunked", "two lengths", "long head", "no request", "half a head"],
+)
+def test_requests_that_are_none_are_refused(sent: bytes, status: int, opened: Opened) -> None:
+    assert opened.answer(sent).startswith(f"HTTP/1.1 {status}".encode())
+
+
+def test_an_address_has_so_many_connections_and_slow_ones_are_ended(opened: Opened) -> None:
+    assert opened.link.door is not None
+    before = opened.link.door.refusals[0]
+    raw = [socket.create_connection(("127.0.0.1", opened.port), timeout=10) for _ in range(40)]
+    assert all(everything(line) == b"" for line in raw)  # those beyond the limit at once, the others in half a second
+    assert opened.link.door.refusals[0] == before + 40 - LIMITS.per_address
+    for line in raw:
+        line.close()
+    assert opened.answer(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"ok")  # and there is room again
+
+
+def test_a_body_that_never_comes_whole_is_not_handed_on(opened: Opened) -> None:
+    sent = opened.request("/v1/fleet/push-object", 1000, opened.private) + b"a" * 999
+    assert opened.answer(sent).startswith(b"HTTP/1.1 408")
+
+
+def test_a_site_is_let_through_and_its_connection_kept(opened: Opened) -> None:
+    body = ActivateNodeRequest(public_key=opened.public, heartbeat_interval=30.0).SerializeToString()
+    kind = "Content-Type: application/x-protobuf\r\n"
+    with opened.connect() as line:
+        for _ in range(2):
+            line.sendall(opened.request("/v1/fleet/activate-node", len(body), opened.private, kind) + body)
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += line.recv(1)
+            assert b"unknown key" not in head and int(head.split()[1]) not in (404, 411, 413)
+            (length,) = [int(each.split(b":")[1]) for each in head.lower().splitlines() if b"content-length" in each]
+            while length:
+                length -= len(line.recv(length))
+
+
+def test_a_port_that_is_taken_is_named(opened: Opened) -> None:
+    tls = opened.link.tls
+    other = Link(opened.link.folder, "127.0.0.1", opened.port, tls, {}, LIMITS)
+    with pytest.raises(ConfigError, match=f"127.0.0.1:{opened.port} cannot be listened on"):
+        other._open_door(LIMITS)
