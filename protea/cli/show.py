@@ -15,6 +15,7 @@ from protea.core.split_model import SplitModel
 from protea.models.architectures import count_parameters
 from protea.runs.setup import prepare
 from protea.studies.preview import seconds, traffic
+from protea.studies.reference import differences, follows_reference
 
 SHOWN = 20  # at most so many clients and classes; the others are summed up
 
@@ -36,6 +37,9 @@ def show_experiment(console: Console, experiment: Experiment) -> None:
     with Streams(experiment.seed).default("preview"):
         models = [factory.make(member) for member in factory.members]
     console.print(architectures(factory, models))
+    if (reference := follows_reference(experiment)) is not None:
+        console.rule("Reference")
+        console.print(beside_reference(reference, differences(experiment)), highlight=False, markup=False)
     console.rule("Cost")
     sent, took, name = (
         traffic(experiment, factory),
@@ -50,6 +54,14 @@ def show_experiment(console: Console, experiment: Experiment) -> None:
         f"About {took:.1f} s per round here, {took * experiment.rounds / 60:.1f} min for {experiment.rounds} rounds.",
         highlight=False,
     )
+
+
+def beside_reference(variant: str, found: list[str]) -> str:
+    """Say what still differs from a run of the code whose variant this is."""
+    if not found:
+        return f"{variant}: batches, weights, data and evaluation are as in the reference code."
+    lines = "".join(f"\n  {line}" for line in found)
+    return f"{variant}: these settings are not those of the reference code (docs/from-htfllib.md):{lines}"
 
 
 def clients(factory: ClientFactory) -> Table:

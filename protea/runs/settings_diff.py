@@ -16,6 +16,8 @@ FREE = (
     "limits", "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.protocol",
     "evaluation.rules", "evaluation.metrics",
 )  # fmt: skip
+# What earlier versions did not write, with what they did: it sets no runs apart.
+UNWRITTEN: dict[str, Any] = {"evaluation.answer": "method", "training.order": "shuffled"}
 NAMED = ("alone", "protect")  # the name of the method says these
 # Of the others, these must be the same in one table; all that remain make a row of their own.
 SAME = ("rounds", "clients", "fraction", "data", "evaluation")
@@ -23,10 +25,8 @@ SAME = ("rounds", "clients", "fraction", "data", "evaluation")
 
 def settings(run: RunReader) -> dict[str, Any]:
     """The settings that make a run's numbers, but for its seed, by name: ``training.lr``."""
-    # An empty list, or the method's own rule, says no more than none, and earlier versions did not write it.
-    usual = {
-        name: value for name, value in flat(run.config).items() if (name, value) != ("evaluation.answer", "method")
-    }
+    # An empty list says no more than none, and earlier versions did not write it.
+    usual = {name: value for name, value in flat(run.config).items() if UNWRITTEN.get(name) != value}
     return {name: value for name, value in usual.items() if value != [] and not under(name, (*FREE, *NAMED))}
 
 
