@@ -65,7 +65,7 @@ def test_spiral_arms() -> None:
     radius = data.x.norm(dim=1).reshape(6, 5000)
     torch.testing.assert_close(radius[:, [0, -1]], torch.tensor([[1.0, 10.0]] * 6))
     # class k = 1 begins at angle pi/3 and ends at 2 pi/3; sine comes first
-    torch.testing.assert_close(data.x[[0, 4999]], torch.tensor([[3**0.5 / 2, 0.5], [5 * 3**0.5, -5.0]]))
+    torch.testing.assert_close(data.x[[5000, 9999]], torch.tensor([[3**0.5 / 2, 0.5], [5 * 3**0.5, -5.0]]))
     assert torch.equal(Spiral(seed=3).load().x, Spiral(seed=3).load().x)
     assert not torch.equal(Spiral(seed=3).load().x, Spiral(seed=4).load().x)
 
