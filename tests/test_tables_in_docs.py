@@ -96,7 +96,7 @@ def spans(page: Path) -> Iterator[str]:
 def commands(page: Path) -> list[str]:
     found = [span for span in spans(page) if span.startswith("protea ")]
     for block in blocks(page, "sh"):
-        found += re.findall(r"protea [^;|&#\n]+", block)
+        found += re.findall(r"protea [^;|&#\n]+", block.replace("\\\n", " "))
     return found
 
 
