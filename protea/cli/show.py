@@ -12,6 +12,7 @@ from protea.config.experiment import Experiment, experiment_to_toml, load_experi
 from protea.config.units import format_bytes, percent
 from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
+from protea.data.sources.csv_table import Csv
 from protea.models.architectures import count_parameters
 from protea.runs.setup import prepare
 from protea.studies.preview import seconds, traffic
@@ -30,6 +31,8 @@ def show_experiment(console: Console, experiment: Experiment) -> None:
     factory = prepare(experiment)
     console.rule("Settings")
     console.print(experiment_to_toml(experiment), highlight=False, markup=False)
+    if isinstance(experiment.data.source, Csv):
+        console.print(experiment.data.source.how_read(), highlight=False, markup=False, soft_wrap=True)
     console.rule("Clients")
     console.print(clients(factory))
     console.print(f"Always answering a client's commonest class: {percent(factory.data.majority())} % accuracy.")

@@ -251,7 +251,7 @@ def test_a_table_in_another_encoding(tmp_path: Path) -> None:
     data = Csv(path, label="about", text="said", encoding="latin-1").load()
     assert isinstance(data.x, Texts) and data.x[0] == "Grüße"
     with pytest.raises(DataError, match=r'byte 13 does not fit.\n  .*encoding = "latin-1"'):
-        Csv(path, label="about", text="said").load()
+        Csv(path, label="about", text="said", encoding="utf-8").load()
     with pytest.raises(DataError, match="there is no encoding 'latin-one'"):
         Csv(path, label="about", text="said", encoding="latin-one").load()
 
