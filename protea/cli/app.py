@@ -31,6 +31,7 @@ COMMANDS = {  # module of this folder and name in it, and the first sentence of 
     ),
     "predict": ("predict:predict", "Predict the classes of new samples by the trained model of a client."),
     "report": ("report:report", "Show runs, ended or not, in one HTML page that works offline."),
+    "watch": ("watch:watch", "Follow runs, sweeps and federations in a live page, served on this machine, read-only."),
     "reproduce": ("reproduce:reproduce", "Run a table of a paper again, and show its numbers beside ours."),
     "sweep": ("sweep:sweep", "Run all combinations of settings, or search for good ones."),
     "federation": ("federation:app", "Coordinate a federation over a network."),
