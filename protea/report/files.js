@@ -18,7 +18,6 @@ function standalone(picture) {
   const { width, height } = picture.viewBox.baseVal, title = svg("title", {}, picture.getAttribute("aria-label") || "");
   const back = svg("rect", { width, height, fill: getComputedStyle(document.body).backgroundColor });
   copy.prepend(title, back);
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   copy.setAttribute("width", width);
   copy.setAttribute("height", height);
   return new XMLSerializer().serializeToString(copy);

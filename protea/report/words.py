@@ -98,8 +98,8 @@ def remarks(
         over = each.get("over")
         if over is not None and over["high"] < 0:
             told.append(
-                f"{each['label']} is worse than {(comparison or {})['against']} by {-100 * over['mean']:.1f} points, and "
-                "that is no chance: on these data, with these settings, the federation costs accuracy."
+                f"{each['label']} is worse than {(comparison or {})['against']} by {-100 * over['mean']:.1f} points, "
+                "and not by chance: on these data, with these settings, it costs accuracy."
             )
     return told
 

@@ -186,6 +186,9 @@ FIGURES.splice(FIGURES.findIndex((figure) => figure.section === "Data and models
   { id: "states", section: "Clients and sites", title: "Clients now", draw: stateTable, uses: ["run"], wide: true },
   { id: "refusals", section: "Clients and sites", title: "Log of refusals", draw: refusalLog, uses: [], wide: true },
   { id: "warnings", section: "Clients and sites", title: "Warnings", draw: warningList, uses: [], wide: true, when: () => doubtful().length > 0 });
+// What changes with every round comes first.
+const ORDER = ["Accuracy", "Clients and sites", "Prototypes", "Comparison", "Cost"], rank = (figure) => (ORDER.indexOf(figure.section) + ORDER.length + 1) % (ORDER.length + 1);
+FIGURES.sort((a, b) => rank(a) - rank(b));
 BARS.push({ id: "clients-of", section: "Clients and sites", uses: ["run"] });
 
 function connection(is, text) {
