@@ -26,6 +26,9 @@ function ends(values, air, least = -Infinity, most = Infinity) {
   return [Math.max(least, low - more), Math.min(most, high + more)];
 }
 
+// Round numbers along an axis, as many as there is room for.
+const along = (low, high, width, whole) => d3.ticks(low, high, Math.max(2, Math.min(10, width / 85))).filter((tick) => !whole || Number.isInteger(tick));
+
 // Lines over a common axis.  series: {name, points: [[x, y]], band: [[x, low, high]], k, dash, faint, thick}.
 function lineChart(width, label, { series, guides = [], x, y }) {
   const height = Math.round(Math.min(380, Math.max(260, width * 0.4))), drawn = series.filter((one) => one.points.length);
@@ -43,7 +46,7 @@ function lineChart(width, label, { series, guides = [], x, y }) {
   marks.push(Plot.ruleX(near, Plot.pointerX({ x: "x", stroke: SOFT, strokeDasharray: "2 2" })), card(near, Plot.pointerX, { x: "x", y: "y", title: "text" }));
   const picture = plotted(label, {
     width, height, marks, marginLeft: 52, marginBottom: 42, marginRight: 14, marginTop: 12,
-    x: { type: "linear", domain: [x.least ?? left, right === left ? left + 1 : right], label: x.name, ticks: Math.max(2, Math.min(10, width / 85)), tickFormat: (v) => (x.whole && !Number.isInteger(v) ? "" : show(x)(v)) },
+    x: { type: "linear", domain: [x.least ?? left, right === left ? left + 1 : right], label: x.name, ticks: along(x.least ?? left, right, width, x.whole), tickFormat: (v) => show(x)(v) },
     y: { domain: ends(ys, 0.06, y.least, y.most), label: y.name, grid: true, ticks: 5, tickFormat: (v) => show(y)(v) },
   });
   picture.querySelectorAll(".series").forEach((group, i) => Object.assign(group.dataset, { name: drawn[i].name, points: drawn[i].points.length }));
@@ -156,7 +159,7 @@ function stackedBars(width, label, { columns, series, x, y }) {
   }
   const picture = plotted(label, {
     width, height: Math.round(Math.min(340, Math.max(240, width * 0.42))), marginLeft: 52, marginBottom: 42, marginTop: 12, marginRight: 14, color: { type: "identity" },
-    x: { domain: [columns[0] - 0.5, last(columns) + 0.5], label: x.name, ticks: Math.max(2, Math.min(10, width / 85)), tickFormat: (v) => (Number.isInteger(v) ? String(v) : "") },
+    x: { domain: [columns[0] - 0.5, last(columns) + 0.5], label: x.name, ticks: along(columns[0], last(columns), width, true), tickFormat: String },
     y: { domain: [0, d3.max(base) * 1.05 || 1], label: y.name, grid: true, ticks: 5 },
     marks: [Plot.rect(parts, { x1: "x1", x2: "x2", y1: "y1", y2: "y2", fill: "colour", className: "bars" }), card(parts, Plot.pointerX, { x: "x", y: "y2", title: "text" })],
   });

@@ -9,7 +9,7 @@ const ruleName = (rule) => RULES[rule] || rule;
 
 const state = {
   run: 0, part: "test", rule: "method", score: "weighted", view: null, client: "all", cls: "all", share: "train", round: Infinity, of: null, map: "pca",
-  zoom: "round", gain: null,
+  zoom: "round", gain: null, viewed: false, // whether a reader chose the view
 };
 
 // Take new content; what the reader chose stays chosen, as far as it is there.
@@ -18,7 +18,7 @@ function load(found) {
   ({ runs, groups } = content);
   ({ rules: RULES, scores: SCORES, protocols: PROTOCOLS, parts: PARTS } = content.words);
   state.run = there(content.shown) ? content.shown : runs[state.run] && runs[state.run].details ? state.run : groups[0].runs[0];
-  if (!state.view) state.view = runs.length > 1 ? "methods" : "clients";
+  if (!state.viewed) state.view = runs.length > 1 ? "methods" : "clients";
 }
 
 const NOTHING = { classes: [], clients: [], accuracies: { test: {}, validation: {} }, losses: [], answers: null, by_class: [], geometry: [], space: null };

@@ -75,9 +75,9 @@ function steps() {
 function choose(key, value) {
   if (key === "round") state.round = Number(value) === steps().length - 1 ? Infinity : steps()[value];
   else state[key] = key === "run" ? Number(value) : value;
-  if (key === "run") Object.assign(state, { client: "all", cls: "all" });
+  if (key === "run") Object.assign(state, { client: "all", cls: "all", picked: true });
   if (key === "run" && live.ask && !shown().details) return live.ask();
-  if (key === "view") state.client = "all";
+  if (key === "view") Object.assign(state, { client: "all", viewed: true });
   again(key);
 }
 
@@ -226,9 +226,9 @@ function start(found) {
 
 // Draw new content into the page that is there; what cannot be seen is drawn when it is scrolled to.
 function refresh(found) {
-  const before = wanted().map((figure) => figure.id).join(), open = (document.getElementById("differences") || {}).open;
+  const open = (document.getElementById("differences") || {}).open;
   load(found);
-  if (wanted().map((figure) => figure.id).join() !== before) {
+  if (wanted().some((figure) => !hosts().includes(figure)) || hosts().some((host) => host.draw && !wanted().includes(host))) {
     const place = window.scrollY;
     start(found);
     return window.scrollTo(0, place);

@@ -123,7 +123,7 @@ async function ask() {
     return;
   }
   asking = true;
-  const shownMark = content && content.marks ? content.marks[state.run] : null;
+  const shownMark = content && content.marks && state.picked ? content.marks[state.run] : null;
   try {
     const answer = await fetch(address("/content", [...[...chosen].map((mark) => ["run", mark]), ...(shownMark ? [["shown", shownMark]] : [])]));
     if (!answer.ok) throw new Error(await answer.text());

@@ -37,13 +37,17 @@ class LiveContent:
         self._used = threading.Lock()
 
     def of(self, marks: Sequence[str], shown: str | None) -> Plain:
-        """The content of some runs; clients, classes and prototypes are those of the run ``shown``, or the first."""
+        """The content of some runs.
+
+        Clients, classes and prototypes are those of the run ``shown``, or of the first that goes on.
+        """
         with self._used:
             chosen = [self.collection.runs[mark] for mark in dict.fromkeys(marks) if mark in self.collection.runs]
             if not chosen:
                 return {"version": self.collection.version, "runs": [], "marks": []}
             known = [mark_of(run.path) for run in chosen]
-            index = known.index(shown) if shown in known else 0
+            going = (place for place, run in enumerate(chosen) if run.summary is None)
+            index = known.index(shown) if shown in known else next(going, 0)
             drawn = [self._totals(run, len(chosen) <= FULL or place == index) for place, run in enumerate(chosen)]
             drawn[index]["details"] = self._detailed(chosen[index])
             differ = groups.differences(chosen)
