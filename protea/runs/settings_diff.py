@@ -38,11 +38,13 @@ def labels(runs: Sequence[RunReader]) -> list[str]:
     """
     tables, usual = [settings(run) for run in runs], usual_settings(runs)
     common = [name for name in differing(tables) if not under(name, ["method", "alone"])]  # a method's name says alone
+    by_method: dict[str, list[dict[str, Any]]] = {}
+    for run, table in zip(runs, tables, strict=True):
+        by_method.setdefault(run.method, []).append(table)
+    own = {method: [name for name in differing(some) if under(name, ["method"])] for method, some in by_method.items()}
     found, kinds = [], list[str]()
     for run, table in zip(runs, tables, strict=True):
-        of_method = [other for each, other in zip(runs, tables, strict=True) if each.method == run.method]
-        own = [name for name in differing(of_method) if under(name, ["method"])]
-        words = [_word(name, table) for name in own + common if name in table and not under(name, SAME)]
+        words = [_word(name, table) for name in own[run.method] + common if name in table and not under(name, SAME)]
         odd = [name for name in common if under(name, SAME) and _mark(table.get(name)) != _mark(usual.get(name))]
         if len(odd) > 1:
             kind = " ".join(_word(name, table) for name in odd)

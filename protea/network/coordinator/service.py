@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from protea.config.sections import participants
 from protea.config.units import in_bytes
 from protea.core.errors import ConfigError, PayloadError
-from protea.core.files import hold_lock
+from protea.core.files import hold_lock, write_json
 from protea.engines.flower.grid import Carrier, Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.messages import readable
@@ -21,7 +21,7 @@ from protea.federation.loop import Federation, QuorumError
 from protea.federation.record import Record
 from protea.network.coordinator.directory import CoordinatorDirectory, Invited
 from protea.network.coordinator.run import CoordinatedRun
-from protea.network.coordinator.status import Guest, Show, Status
+from protea.network.coordinator.status import Guest, Show, Status, told
 from protea.network.trust import keys
 from protea.runs.observers import Observer
 from protea.runs.run import Run
@@ -50,6 +50,7 @@ class Coordinator(Observer):
                 f"Make the federation with protea federation init --public FILE."
             )
         self.status = Status(self.task)
+        self.kept: dict[str, Any] = {}  # the status as status.json has it
         self.given_up: set[int] = set()  # absent sites that rounds no longer wait for
         self.tries = 0  # of the current round, which had too few replies each time
         self.loop: Federation | None = None  # the current round loop
@@ -217,7 +218,12 @@ class Coordinator(Observer):
         )
 
     def _tell(self, news: str | None = None) -> None:
-        """Show the status, with a line of news if there is one."""
+        """Show the status, with a line of news if there is one, and keep it for pages that follow it."""
+        now = told(self.status)
+        if now != self.kept:
+            self.kept = now
+            with suppress(OSError):  # a full disk stops the run where it writes its records, with what to do
+                write_json(self.directory.path / "status.json", now)
         self.show(self.status, news)
 
 
