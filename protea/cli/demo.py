@@ -30,8 +30,10 @@ def demo(
     run(examples_folder() / "demo.toml", changes, out=out, beside=BESIDE, again=True, with_report=True)
     compare([out, *(out.with_name(f"{out.name}-{name}") for name in BESIDE)], clients=True)
     console = Console(stderr=True)
-    console.print(f"\nLook at it: open {out / 'report.html'}, or protea watch {out.parent}", highlight=False)
-    console.print("To go on: protea examples DIR copies this experiment and others.", highlight=False)
+    console.print(
+        f"\nLook at it: open {out / 'report.html'}, or protea watch {out.parent}", soft_wrap=True, highlight=False
+    )
+    console.print("To go on: protea examples DIR copies this experiment and others.", soft_wrap=True, highlight=False)
 
 
 def examples(
@@ -46,7 +48,9 @@ def examples(
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror}.  Choose another folder.") from error
     count = sum(path.is_file() for path in folder.rglob("*"))
-    Console().print(f"{count} files in {folder}.  Try: protea run {folder / 'digits.toml'}", highlight=False)
+    Console().print(
+        f"{count} files in {folder}.  Try: protea run {folder / 'digits.toml'}", soft_wrap=True, highlight=False
+    )
 
 
 def examples_folder() -> Path:

@@ -23,6 +23,7 @@ from wanted import extra
 
 import protea
 from protea import Data, Experiment, Result
+from protea.cli import report as report_command
 from protea.cli.app import app
 from protea.config.families import Models
 from protea.config.sections import Engine, Evaluation
@@ -148,6 +149,12 @@ def test_a_run_that_goes_on_is_read_and_knows_the_majority_class(first: Result, 
 
 def test_a_run_without_any_line_is_read(young: dict[str, Any]) -> None:
     assert young["runs"][0]["rounds"] == [] and young["runs"][0]["details"]["clients"] == []
+
+
+def test_a_result_shows_itself_in_three_lines(first: Result) -> None:
+    lines = repr(first).splitlines()
+    assert len(lines) == 3 and lines[0].startswith(f"Result of fedproto: accuracy {100 * first.accuracy:.1f} % (round")
+    assert lines[1].startswith("  3 rounds, commonest class ") and lines[2] == f"  records in {first.directory}"
 
 
 def test_equal_runs_give_equal_reports(first: Result, one: dict[str, Any]) -> None:
@@ -497,6 +504,12 @@ def test_the_command_says_what_is_wrong(first: Result, tmp_path: Path) -> None:
     assert isinstance(found.exception, ConfigError) and "holds no run" in str(found.exception)
     found = CliRunner().invoke(app, ["report", str(first.directory), "--out", str(tmp_path / "no" / "r.html")])
     assert isinstance(found.exception, ConfigError) and "Make it first" in str(found.exception)
+    found = CliRunner().invoke(app, ["report", str(first.directory), "--out", str(tmp_path)])
+    assert isinstance(found.exception, ConfigError) and f"--out {tmp_path / 'report.html'}" in str(found.exception)
+    (tmp_path / "taken").touch()
+    said = r"taken/x cannot be written: .*  Choose another --figures\."
+    with pytest.raises(ConfigError, match=said), report_command.writable("--figures"):
+        (tmp_path / "taken" / "x").mkdir()
 
 
 def test_figures_without_matplotlib_say_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
