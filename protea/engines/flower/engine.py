@@ -57,6 +57,8 @@ class Deployment:
 class Flower(EngineBase):
     """A Flower deployment on this machine, for testing; client *i* is at node *i* modulo ``workers``."""
 
+    several_jobs = True
+
     def __init__(self, plan: WorkerPlan, settings: Engine | None = None, deployment: Deployment | None = None) -> None:
         self.settings = settings or Engine()
         self.check(self.settings)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
@@ -72,6 +72,8 @@ class Network(EngineBase):
     ``place(client)`` is the name of the node that has the client; ``name(node, about)`` the name of a node that has
     said hello, or a :class:`PayloadError` for one that is not wanted.
     """
+
+    several_jobs: ClassVar[bool] = True  # a client does the jobs of one message one after another, and answers all
 
     carrier: Carrier
     place: Callable[[int], int]
