@@ -115,6 +115,7 @@ class Coordinator(Observer):
         if self.loop is not loop:
             self.loop = loop  # a new loop, which does not know the refusals of failed tries
             loop.ledger.refusals.update(self.refusals)
+            loop.all_there = lambda: self._all_there(loop, network)
         self.status.round = loop.server.round
         end = time.monotonic() + self.task.patience
         while True:
@@ -140,6 +141,16 @@ class Coordinator(Observer):
             )
             self._see(network, sites)
             time.sleep(0.5)
+
+    def _all_there(self, loop: Federation, network: Network) -> bool:
+        """Whether every site that the next round would wait for is connected, and these are enough."""
+        network.meet()
+        sites = self.directory.guests.sites
+        out = [number for number, site in enumerate(sites) if site.removed or loop.ledger.quarantined(number)]
+        wanted = [number for number in range(len(sites)) if number not in {*out, *self.given_up}]
+        here = [number for number in network.online if number not in out]
+        enough = bool(here) and participants(len(here), self.task.fraction) >= self.task.quorum
+        return enough and all(number in here for number in wanted)
 
     def _register(self, network: Network) -> tuple[Invited, ...]:
         """Read the list of invited sites, and register their keys so that the server admits these and no others."""
