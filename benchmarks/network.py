@@ -3,9 +3,10 @@
     python benchmarks/network.py [rounds]
 
 The three hospitals of ``examples/hospital``, each with its processes, over TLS on this machine.  Their training takes
-some hundredths of a second, so that a round is almost all overhead.  The evaluation of a round travels with the training
-of the next one: it takes no time of its own but in the last round.  The last line is JSON, in bytes by round and site.  Between each site and the server stands a relay
-that counts bytes, as they would be on a cable.  Memory is resident, read from /proc (Linux).
+some hundredths of a second, so that a round is almost all overhead.  The evaluation of a round travels with the
+training of the next one: it takes no time of its own but in the last round.  Between each site and the server stands a
+relay that counts bytes, as they would be on a cable.  Memory is resident, read from /proc (Linux).  The last line is
+JSON; its bytes are those of one site in one round.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from protea.config.experiment import Experiment, experiment_to_toml, load_experi
 from protea.config.units import format_bytes, percent
 from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
-from protea.data.sources.csv_table import Csv
+from protea.data import Csv
 from protea.models.architectures import count_parameters
 from protea.runs.setup import prepare
 from protea.studies.preview import seconds, traffic

@@ -123,6 +123,7 @@ async function ask() {
     return;
   }
   asking = true;
+  if (!content && chosen.size) document.querySelector("#main .missing").textContent = "Reading the runs ...";
   const shownMark = content && content.marks && state.picked ? content.marks[state.run] : null;
   try {
     const answer = await fetch(address("/content", [...[...chosen].map((mark) => ["run", mark]), ...(shownMark ? [["shown", shownMark]] : [])]));
