@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 comma := ,
 READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 
-.PHONY: demo test nightly times network lint types docs bench fuzz clean
+.PHONY: demo test nightly times network lint types docs package bench fuzz clean
 
 demo: $(READY)
 	$(BIN)/protea run examples/demo.toml --beside fedproto --beside local --beside alone --out runs/demo --resume --report
@@ -40,6 +40,14 @@ docs: $(READY)
 		|| $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo 'Open docs/_build/html/index.html'
+
+# What would be published, under dist/: the sources, and a wheel made from them; both are checked.
+package: $(READY)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[package]' \
+		|| $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[package]'
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist > /dev/null
+	$(BIN)/python -m twine check --strict dist/*
 
 bench: $(READY)
 	$(BIN)/python benchmarks/target.py --samples 2000 --rounds 3

@@ -3,8 +3,10 @@
     python benchmarks/network.py [rounds]
 
 The three hospitals of ``examples/hospital``, each with its processes, over TLS on this machine.  Their training takes
-some hundredths of a second, so that a round is almost all overhead.  Between each site and the server stands a relay
-that counts bytes, as they would be on a cable.  Memory is resident, read from /proc (Linux).
+some hundredths of a second, so that a round is almost all overhead.  The evaluation of a round travels with the
+training of the next one: it takes no time of its own but in the last round.  Between each site and the server stands a
+relay that counts bytes, as they would be on a cable.  Memory is resident, read from /proc (Linux).  The last line is
+JSON; its bytes are those of one site in one round.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from protea.engines.flower.programs import free_port
 HOSPITAL = Path(__file__).parents[1] / "examples" / "hospital"
 SITES = ("north", "south", "coast")
 PROTEA = [sys.executable, "-c", "from protea.cli.app import main; main()"]
-IDLE = 10.0  # seconds
+SETTLED, IDLE = 20.0, 15.0  # seconds that a site waits before it counts as idle, and that are then counted
 
 
 class Relay:
@@ -92,6 +94,7 @@ def measure(work: Path, rounds: int, parties: list[subprocess.Popen[bytes]]) -> 
     server = start(work, parties, "server", "federation", "serve", directory, "--listen", "127.0.0.1")
     until(lambda: b"south has come" in (work / "server.log").read_bytes())
     until(lambda: b"north has come" in (work / "server.log").read_bytes())
+    time.sleep(SETTLED)
     before, started = relays["south"].up + relays["south"].down, time.monotonic()
     time.sleep(IDLE)
     idle = (relays["south"].up + relays["south"].down - before) / (time.monotonic() - started)
@@ -108,10 +111,12 @@ def measure(work: Path, rounds: int, parties: list[subprocess.Popen[bytes]]) -> 
 
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     seconds = [line["cost"]["seconds"] for line in lines if line["kind"] == "round"][1:]
+    seconds = [{**each, "round": sum(each.values())} for each in seconds]
     print(f"seconds of a round, median of {len(seconds)} (min to max):")
-    for step in ("train", "evaluate", "server"):
-        values = [each[step] for each in seconds]
+    for step in ("train", "evaluate", "server", "round"):
+        values = [each.get(step, 0.0) for each in seconds]
         print(f"  {step:<10}{median(values):8.2f}  ({min(values):.2f} to {max(values):.2f})")
+    print(f"of the last one, whose evaluation is a message of its own: {seconds[-1]['evaluate']:.2f}")
     print("resident memory, MB:")
     for party, parts in memory.items():
         print(f"  {party:<12}{sum(parts.values()):6.0f}  " + ", ".join(f"{n} {mb:.0f}" for n, mb in parts.items()))
@@ -125,6 +130,16 @@ def measure(work: Path, rounds: int, parties: list[subprocess.Popen[bytes]]) -> 
         said, numbers = sum(line["bytes"] for line in own), sum(line["numbers"] for line in own)
         print(f"  {site:<8} up {up:8.0f}  down {down:8.0f}  messages up {said:6.0f}  of which tensors {numbers:6.0f}")
     print(f"bytes of a site that waits, by second: {idle:.0f}")
+    ups, downs = zip(*counted.values(), strict=True)
+    numbers = {f"{step}_s": round_to(median(each[step] for each in seconds)) for step in ("train", "evaluate", "round")}
+    numbers["coordinator_mb"] = round_to(sum(memory.pop("coordinator").values()))
+    numbers["site_mb"] = round_to(median(sum(parts.values()) for parts in memory.values()))
+    numbers["bytes_up"], numbers["bytes_down"] = (round_to(median(all_) / (rounds - 2)) for all_ in (ups, downs))
+    print(json.dumps(numbers))
+
+
+def round_to(value: float) -> float:
+    return float(f"{value:.3g}") if value < 100 else float(round(value))
 
 
 def redirect(file: Path, port: int) -> None:

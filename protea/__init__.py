@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from protea.runs.result import Result
     from protea.runs.run import Run, load, resume, run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "STOP",

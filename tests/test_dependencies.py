@@ -30,7 +30,9 @@ def requirement(text: str) -> str:
 
 def declared() -> set[str]:
     extras = {
-        name: needs for name, needs in PROJECT["optional-dependencies"].items() if name not in ("dev", "docs", "all")
+        name: needs
+        for name, needs in PROJECT["optional-dependencies"].items()
+        if name not in ("dev", "docs", "package", "all")
     }
     return {
         requirement(text) for text in [*PROJECT["dependencies"], *(text for each in extras.values() for text in each)]

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1] / "protea"
 # Top to bottom.  Rooms of one line do not know each other, but for those after ">": each may use what follows it.
 ROOMS = """
 cli
+watch
 network | studies | report
 runs
 engines

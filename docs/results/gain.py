@@ -2,13 +2,14 @@
 
 python docs/results/gain.py chosen runs/chosen     # what seed 1 prefers on held-out samples, as arguments of sweep
 python docs/results/gain.py collect runs/gain      # a folder for each data set -> gain.csv, beside what it has
-python docs/results/gain.py tables                 # gain.csv -> Markdown, on the screen
+python docs/results/gain.py page                   # gain.csv -> the tables of gain.md
 python docs/results/gain.py figure                 # gain.csv -> gain.png; needs matplotlib
 """
 
 from __future__ import annotations
 
 import csv
+import re
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from protea.runs.reader import RunReader, find
 from protea.runs.spread import Spread
 
 HERE = Path(__file__).parent
-CSV = HERE / "gain.csv"
+CSV, PAGE = HERE / "gain.csv", HERE / "gain.md"
 OURS = "fedloo"
 MEASURES = ("own", "blend", "worst", "ensemble", "ensemble_blend")  # accuracies, in %
 KEY = ("data", "method", "alone", "seed")  # of a run
@@ -167,45 +168,48 @@ def causes(runs: Runs) -> list[list[str]]:
     return rows
 
 
-def costs(runs: Runs) -> list[list[str]]:
-    """Return kilobytes of a run, both ways, and its seconds over those of Local on the same data and seed."""
-    rows = []
-    for method in (name for name in runs.methods if not name.startswith("local")):
-        cells = []
-        for data in runs.data:
-            local = runs.values(data, runs.local(data), "seconds")
-            times = [t / local[s] for s, t in runs.values(data, method, "seconds").items() if s in local]
-            size = runs.values(data, method, "bytes").values()
-            cells.append(f"{statistics.fmean(size) / 1000:,.0f}, {statistics.median(times):.1f}x" if times else "-")
-        rows.append([method, *cells])
-    return rows
-
-
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a Markdown table."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
-def tables(runs: Runs) -> str:
-    """Return all tables of gain.md."""
-    seeds = {data: len(runs.values(data, OURS, "own")) for data in runs.data}
-    parts = [f"Seeds that have finished: {', '.join(f'{data} {count}' for data, count in seeds.items())}."]
-    head = ["", *runs.data]
-    parts += [
-        "Own accuracy:",
-        markdown(head, means(runs, "own")),
-        "By the blend:",
-        markdown(head, means(runs, "blend")),
-    ]
-    parts += ["Worst client:", markdown(head, means(runs, "worst"))]
-    parts += ["Ensemble:", markdown(head, means(runs, "ensemble"))]
-    wins = [*head, "won, level, lost"]
-    parts += ["FedLOO minus ...:", markdown(wins, against(runs, "own"))]
-    parts += ["The same, all by the blend:", markdown(wins, against(runs, "blend"))]
-    parts += ["Ensemble, FedLOO minus ...:", markdown(wins, against(runs, "ensemble"))]
-    parts += ["Where gains come from:", markdown(head, causes(runs))]
-    parts += ["Kilobytes, and seconds as a multiple of Local's:", markdown(head, costs(runs))]
-    return "\n\n".join(parts)
+def sizes(runs: Runs) -> list[list[str]]:
+    """Return the kilobytes of a run, both ways."""
+    rows = []
+    for method in (name for name in runs.methods if not name.startswith("local")):
+        found = [runs.values(data, method, "bytes").values() for data in runs.data]
+        rows.append([method, *(f"{statistics.fmean(each) / 1000:,.0f}" if each else "-" for each in found)])
+    return rows
+
+
+def tables(runs: Runs) -> dict[str, str]:
+    """Return the tables of gain.md, by the words that stand before each."""
+    head, wins = ["", *runs.data], ["", *runs.data, "won, level, lost"]
+    return {
+        "**Own accuracy**": markdown(head, means(runs, "own")),
+        "**FedLOO minus each other**": markdown(wins, against(runs, "own")),
+        "**The same, everybody by the blend.**": markdown(wins, against(runs, "blend")),
+        "**Where it comes from.**": markdown(head, causes(runs)),
+        "**Worst client**": markdown(head, means(runs, "worst")),
+        "**Ensemble** on": markdown(head, means(runs, "ensemble")),
+        "**Ensemble, FedLOO minus each other.**": markdown(wins, against(runs, "ensemble")),
+        "**Bytes**": markdown(head, sizes(runs)),
+    }
+
+
+def written(page: str, runs: Runs) -> str:
+    """Return the page with its tables, and the line that counts runs, as the runs have them now."""
+    for words, table in tables(runs).items():
+        before, found, after = page.partition(words)
+        if not found:
+            raise SystemExit(f"{PAGE.name} has no {words!r}, after which a table should stand.")
+        text, _, rest = after.partition("\n|")
+        lines = rest.split("\n")
+        end = next(place for place, line in enumerate(lines[1:], 1) if not line.startswith("|"))
+        page = before + found + text + "\n" + "\n".join([table, *lines[end:]])
+    seeds = ", ".join(f"{data} {len(runs.values(data, OURS, 'own'))}" for data in runs.data)
+    page = re.sub(r"\*\*State: of 900 runs, .*\*\*", f"**State: of 900 runs, {len(runs.lines)} are made.**", page)
+    return re.sub(r"Seeds of FedLOO that are there: .*\.", f"Seeds of FedLOO that are there: {seeds}.", page)
 
 
 def figure(runs: Runs, path: Path) -> None:
@@ -239,18 +243,16 @@ def figure(runs: Runs, path: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do what the first argument says: chosen, collect, tables or figure."""
+    """Do what the first argument says: chosen, collect, page or figure."""
     match arguments:
         case ["chosen", folder]:
             sys.stdout.writelines(f"{line}\n" for line in chosen(Path(folder)))
         case ["collect", folder]:
             collect(Path(folder))
-        case ["tables" | "figure"]:
-            runs = Runs(lines())
-            if arguments == ["tables"]:
-                sys.stdout.write(tables(runs) + "\n")
-            else:
-                figure(runs, HERE / "gain.png")
+        case ["page"]:
+            write_text(PAGE, written(PAGE.read_text("utf-8"), Runs(lines())))
+        case ["figure"]:
+            figure(Runs(lines()), HERE / "gain.png")
         case _:
             raise SystemExit(__doc__)
 

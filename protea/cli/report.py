@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -41,13 +44,27 @@ def write_report(
     target = out or runs[0] / "report.html"
     if not target.parent.is_dir():
         raise ConfigError(f"{target.parent} is no folder.  Make it first, or choose another --out.")
+    if target.is_dir():
+        raise ConfigError(f"{target} is a folder.  Name a file in it: --out {shlex.quote(str(target / 'report.html'))}")
     if figures is not None:
         from protea.report.figures import draw, require
 
         require()
     told = content(read(runs), lambda text: console.print(text, soft_wrap=True, highlight=False))
-    write_text(target, page(told))
+    with writable("--out"):
+        write_text(target, page(told))
     console.print(f"Report: {target}", soft_wrap=True, highlight=False)
     if figures is not None:
-        for path in draw(told, figures, form):
+        with writable("--figures"):
+            paths = draw(told, figures, form)
+        for path in paths:
             console.print(f"Figure: {path}", soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def writable(option: str) -> Iterator[None]:
+    """Turn a failure to write into a :class:`ConfigError` that names the option to change."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be written: {error.strerror}.  Choose another {option}.") from error

@@ -12,9 +12,11 @@ from protea.config.experiment import Experiment, experiment_to_toml, load_experi
 from protea.config.units import format_bytes, percent
 from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
+from protea.data import Csv
 from protea.models.architectures import count_parameters
 from protea.runs.setup import prepare
 from protea.studies.preview import seconds, traffic
+from protea.studies.reference import differences, follows_reference
 
 SHOWN = 20  # at most so many clients and classes; the others are summed up
 
@@ -29,6 +31,8 @@ def show_experiment(console: Console, experiment: Experiment) -> None:
     factory = prepare(experiment)
     console.rule("Settings")
     console.print(experiment_to_toml(experiment), highlight=False, markup=False)
+    if isinstance(experiment.data.source, Csv):
+        console.print(experiment.data.source.how_read(), highlight=False, markup=False, soft_wrap=True)
     console.rule("Clients")
     console.print(clients(factory))
     console.print(f"Always answering a client's commonest class: {percent(factory.data.majority())} % accuracy.")
@@ -36,6 +40,9 @@ def show_experiment(console: Console, experiment: Experiment) -> None:
     with Streams(experiment.seed).default("preview"):
         models = [factory.make(member) for member in factory.members]
     console.print(architectures(factory, models))
+    if (reference := follows_reference(experiment)) is not None:
+        console.rule("Reference")
+        console.print(beside_reference(reference, differences(experiment)), highlight=False, markup=False)
     console.rule("Cost")
     sent, took, name = (
         traffic(experiment, factory),
@@ -50,6 +57,14 @@ def show_experiment(console: Console, experiment: Experiment) -> None:
         f"About {took:.1f} s per round here, {took * experiment.rounds / 60:.1f} min for {experiment.rounds} rounds.",
         highlight=False,
     )
+
+
+def beside_reference(variant: str, found: list[str]) -> str:
+    """Say what still differs from a run of the code whose variant this is."""
+    if not found:
+        return f"{variant}: batches, weights, data and evaluation are as in the reference code."
+    lines = "".join(f"\n  {line}" for line in found)
+    return f"{variant}: these settings are not those of the reference code (docs/from-htfllib.md):{lines}"
 
 
 def clients(factory: ClientFactory) -> Table:

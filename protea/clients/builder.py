@@ -22,6 +22,9 @@ class Builder(ABC):
     def __call__(self, id: int, streams: Streams) -> Client:
         """Make client ``id``; all its draws come from ``streams``."""
 
+    def started(self, client: Client) -> None:  # noqa: B027  most builders have nothing to do here
+        """Do what is left once the method has prepared a client's memory."""
+
     @property
     def device(self) -> str:
         """The device that clients train on, by torch's name: ``"cpu"``, ``"cuda"`` or ``"mps"``."""

@@ -30,7 +30,7 @@ from protea.core.files import sync_folder, write_bytes, write_text
 from protea.core.ledger import HISTORY
 from protea.federation.jobs import CHANGING, Job, JobKind, Reply
 
-KEEP = 2  # rounds: with the one before the last, a server that lost a round can have it again
+KEEP = 3  # rounds: a server that lost a round, and has asked for the next one already, can have it again
 
 Encode = Callable[[Reply], bytes]  # from a reply to what is sent of it
 

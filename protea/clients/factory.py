@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from protea.clients.builder import Builder
+from protea.clients.first_weights import FirstWeights
 from protea.config.families import Member, Models
 from protea.core.augment import Augment
 from protea.core.client import Client
@@ -93,6 +94,8 @@ class ClientFactory(Builder):
         share = self.data.shares[id]
         with streams.default("model"):
             model = self.make(self.members[id % len(self.members)])
+        if self.first_weights is not None:
+            self.first_weights.into_model(id, model)
         return Client(
             id=id,
             model=model,
@@ -110,6 +113,15 @@ class ClientFactory(Builder):
             device=torch.device(self.device),
             rounds=self.rounds,
         )
+
+    def started(self, client: Client) -> None:
+        if self.first_weights is not None:
+            self.first_weights.into_memory(client.id, client.memory)
+
+    @property
+    def first_weights(self) -> FirstWeights | None:
+        """The folder that ``models.start`` names; ``None`` where weights are drawn."""
+        return None if self.models.start is None else FirstWeights(Path(self.models.start))
 
     def server(self, seed: int, view: View | None = None) -> Server:
         """Make the server, which sees public samples by ``view``."""

@@ -41,13 +41,14 @@ class WorkerPlan:
         return Streams(self.seed).at("client", client)
 
     def make_client(self, id: int) -> Client:
-        """Build a client, and let the method prepare it."""
+        """Build a client, let the method prepare it, and give it the first weights that it should have."""
         streams = self.streams(id)
         client = self.builder(id, streams)
         noise = noise_filter(self.filters)
         client.longest, client.system_randomness = None if noise is None else noise.clip, self.system_randomness
         with streams.default("start"):
             self.method.start_client(client)
+        self.builder.started(client)
         return client
 
     def for_processes(self, folder: Path, count: int) -> WorkerPlan:

@@ -87,6 +87,7 @@ class Models:
     adapter: AdapterKind = "pool"
     dropout: Fraction = 0.1  # of the projector
     server: str | None = None  # architecture of a server model, for methods that have one
+    start: str | None = None  # folder with the first weights of each client, client-000.safetensors and so on
     channels_last: Literal["auto", "measure"] | tuple[str, ...] = "auto"  # see docs/performance.md
 
     @property

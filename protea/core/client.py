@@ -97,7 +97,8 @@ class Client:
 
         def values() -> Iterator[Tensor]:
             for epoch in range(plan.epochs if epochs is None else epochs):
-                order = torch.randperm(len(data), generator=rng.generator(f"batches/{epoch}"))
+                drawn = torch.randperm(len(data), generator=rng.generator(f"batches/{epoch}"))
+                order = drawn if plan.order == "shuffled" else torch.arange(len(data))
                 augmenting = rng.generator(f"augment/{epoch}")
                 for rows in batches(order, plan.batch, plan.last):
                     x, y = data.batch(rows)
@@ -155,10 +156,12 @@ class Client:
     def prototypes(self) -> Prototypes:
         """Return the mean feature of each class of the training set, by the current model in evaluation mode.
 
-        Where prototypes are sent with noise, features longer than ``longest`` are shortened to it first.
+        Where prototypes are sent with noise, features longer than ``longest`` are shortened to it first.  Samples that
+        are in no batch of any epoch are left out here too.
         """
         z, y = self.features()
-        return Prototypes.of(self.bounded(z), y, self.classes)
+        seen = self.training.seen(len(y))
+        return Prototypes.of(self.bounded(z[:seen]), y[:seen], self.classes)
 
     def bounded(self, z: Tensor) -> Tensor:
         """Return features ``(n, dim)``, none longer than ``longest``: a bound of what one sample can change."""

@@ -31,7 +31,7 @@ class LowRank(Payload):
 
         A tensor with more than two axes is one matrix with a row for each output, or
         (``kernels``) as many as there are kernels, all of one rank.  One that would not
-        become smaller stays whole.
+        become smaller stays whole, but for the rule ``code``, which cuts off every one.
         """
         whole, left, right = dict(weights.tensors), {}, {}
         for name, tensor in weights.tensors.items():
@@ -40,7 +40,7 @@ class LowRank(Payload):
             matrix = as_matrix(tensor, matrices)
             singular, basis, wide = spectrum(matrix)
             count = rank_for_energy(singular, energy, rule)
-            if count * sum(matrix.shape[-2:]) < matrix.shape[-2] * matrix.shape[-1]:
+            if rule == "code" or count * sum(matrix.shape[-2:]) < matrix.shape[-2] * matrix.shape[-1]:
                 del whole[name]
                 kept = basis[..., :count]
                 left[name], right[name] = (kept, kept.mT @ matrix) if wide else (matrix @ kept, kept.mT)

@@ -64,6 +64,7 @@ class Training:
     epochs: PositiveInt = 1
     batch: PositiveInt = 10
     last: Literal["keep", "drop"] = "keep"  # a last batch that is not full
+    order: Literal["shuffled", "fixed"] = "shuffled"  # of samples, anew in each epoch, or as the client has them
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     optimizer: Any = choice_of("optimizers", "name", lambda: SGD(), word=True)
     momentum: Fraction = 0.0  # of sgd
@@ -95,6 +96,15 @@ class Training:
                 return self.lr * self.decay ** (round - 1)
             case _:
                 return self.lr
+
+    def seen(self, samples: int) -> int:
+        """Return how many samples of a client are ever in a batch: all, unless always the same ones are dropped.
+
+        >>> Training(batch=10, order="fixed", last="drop").seen(27), Training(batch=10, last="drop").seen(27)
+        (20, 27)
+        """
+        dropped = samples % self.batch if self.order == "fixed" and self.last == "drop" else 0
+        return samples - dropped if dropped < samples else samples
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         """Return a new optimizer of those parameters that are not frozen."""

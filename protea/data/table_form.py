@@ -38,10 +38,10 @@ class TableForm:
     @classmethod
     def of(cls, source: Csv) -> Self:
         """Read the table that a model was trained on."""
-        path = files.user_path(source.path)
+        source, path = source.settled(), files.user_path(source.path)
         columns, rows = source.rows(path)
         named = [name for name in (source.label, source.key, source.text, source.split) if name is not None]
-        features = () if source.text else source.features or tuple(name for name in columns if name not in named)
+        features = source.columns_learned(columns)
         scaling = None
         if source.standardise and features:
             place = {name: column for column, name in enumerate(columns)}

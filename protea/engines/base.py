@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from protea.config.sections import Engine
 from protea.federation.jobs import Job, Reply, Watch, ignore
@@ -20,6 +21,8 @@ class EngineBase(ABC):
 
     An engine changes no number: whichever one runs the clients, records and states are the same to the bit.
     """
+
+    several_jobs: ClassVar[bool] = False  # whether one call of map may have several jobs of a client, done in order
 
     @classmethod  # noqa: B027  a default that does nothing, as those below
     def warm(cls) -> None:

@@ -24,7 +24,7 @@ from protea.federation.ledger import Ledger
 from protea.federation.plan import FederationPlan
 from protea.federation.privacy import Privacy, worst
 from protea.federation.record import ClientRecord, Cost, Record, accuracy_without
-from protea.federation.round import Round
+from protea.federation.round import Reader, Round
 from protea.federation.sampling import sample
 from protea.federation.secure_round import SecureRound
 from protea.federation.uploads import Accepted, Inspection, by_client, refuse_infinite
@@ -76,6 +76,8 @@ class Federation:
         self.clients = plan.clients  # a federation over a network may grow
         self.here: Sequence[int] = range(plan.clients)  # clients within reach in this round
         self.chosen: Sequence[int] = ()  # the participants of the last round
+        self.ahead: Round | None = None  # the next round, if its clients were asked to train already
+        self.all_there: Callable[[], bool] = lambda: True  # whether the next round can begin without waiting
         self.started = False
         self.peaks: dict[int, int] = {}  # peak memory of worker processes in bytes, by process id
 
@@ -105,13 +107,16 @@ class Federation:
         """Play one round: choose clients, let them train, aggregate their uploads, evaluate."""
         self.start()
         self.server.round += 1
-        this = self._choose()
+        this, self.ahead = self.ahead or self._choose(), None
         if self.plan.evaluation.when == "before":
             self._evaluate(this)
         self._train(this)
         self._aggregate(this)
         if self.plan.evaluation.when == "after":
-            self._evaluate(this)
+            if self._goes_ahead():
+                self._evaluate_and_go_ahead(this)
+            else:
+                self._evaluate(this)
         return self._recorded(this)
 
     # The steps of a round, in order
@@ -130,9 +135,10 @@ class Federation:
 
     def _train(self, this: Round) -> None:
         """Let the participants train.  Clients that sent nothing at all are not evaluated in this round either."""
-        with this.clock("train"):
-            this.jobs = self._jobs("train", this.asked)
-            this.replies = self._ask(this.jobs)
+        if not this.trained:
+            with this.clock("train"):
+                this.jobs = self._jobs("train", this.asked)
+                this.replies = self._ask(this.jobs)
         self._note_absent(this.jobs, this.replies)
         self.ledger.note_privacy(this.replies)
 
@@ -175,6 +181,37 @@ class Federation:
                 judged.together = Together(self.test.y.cpu(), server.classes, settings.rules)
                 for start in range(0, len(clients), GROUP):
                     self._judge("answer", clients[start : start + GROUP], judged.together, this.failures)
+
+    def _goes_ahead(self) -> bool:
+        """Whether this round is evaluated together with the training of the next one, in one message to each client."""
+        round, last, settings = self.server.round, self.plan.rounds, self.plan.evaluation
+        due = round < last and not self.done and self.test is None and settings.due(round, last)
+        return due and getattr(self.engine, "several_jobs", False) and self.all_there()
+
+    def _evaluate_and_go_ahead(self, this: Round) -> None:
+        """Evaluate this round, and train the next: clients do both, one after the other, before they answer.
+
+        The server is as it was after this round until the next one is played.
+        """
+        server, judged = self.server, this.judged
+        jobs = self._jobs("evaluate", self.here if self.plan.evaluation.clients == "all" else this.chosen)
+        with this.clock("evaluate"), self._on_server("evaluate"):
+            judged.known = self.method.global_prototypes(server)
+        server.round += 1
+        self.ahead = ahead = self._choose()
+        with ahead.clock("train"):
+            ahead.jobs = self._jobs("train", ahead.asked)
+            reader = Reader(server.round - 1, judged, self.watch)
+            replies = self._ask([*jobs, *ahead.jobs], reader.watch)
+        ahead.trained = True
+        server.round -= 1
+        asked = {job.client for job in jobs}
+        for reply in replies:
+            if reply.client in asked:  # its evaluation comes first, then what it trained
+                asked.remove(reply.client)
+                self._take(reply, reader, judged, this.failures)
+            else:
+                ahead.replies.append(reply)
 
     def _recorded(self, this: Round) -> Record:
         """Build the record of a finished round."""
@@ -258,35 +295,22 @@ class Federation:
         Replies are parsed as they arrive, while other clients are still at work, and counted in the order of clients,
         so that sums of floats do not depend on timing.
         """
-        early: dict[
-            int, tuple[Reply, Any]
-        ] = {}  # parsed replies by object id: an engine may return another object than it showed to watch
+        reader = Reader(self.server.round, judge, self.watch)
+        for reply in self._ask(self._jobs(task, clients), reader.watch):
+            self._take(reply, reader, judge, failures)
 
-        def read(reply: Reply) -> Any:
-            try:
-                if reply.error is not None:
-                    raise ClientError(reply.error)
-                if reply.round != self.server.round:
-                    raise PayloadError(f"it is of round {reply.round}.")
-                return judge.read(reply.up)
-            except (ClientError, PayloadError) as error:
-                return error
-
-        def watch(reply: Reply) -> None:
-            early[id(reply)] = reply, read(reply)
-            self.watch(reply)
-
-        for reply in self._ask(self._jobs(task, clients), watch):
-            found = early[id(reply)][1] if id(reply) in early else read(reply)
-            if not isinstance(found, ProteaError):
-                judge.take(reply.client, found)
-                continue
-            why = str(found)
-            if isinstance(found, PayloadError):
-                why = f"client {reply.client}, round {self.server.round}: its evaluation cannot be used: {why}"
-            if self.plan.failures == "stop":
-                raise ClientError(why) from found
-            failures.setdefault(reply.client, why)
+    def _take(self, reply: Reply, reader: Reader, judge: Judged | Together, failures: dict[int, str]) -> None:
+        """Give a good reply to the judge, or note why it is not used."""
+        found = reader.found(reply)
+        if not isinstance(found, ProteaError):
+            judge.take(reply.client, found)
+            return
+        why = str(found)
+        if isinstance(found, PayloadError):
+            why = f"client {reply.client}, round {self.server.round}: its evaluation cannot be used: {why}"
+        if self.plan.failures == "stop":
+            raise ClientError(why) from found
+        failures.setdefault(reply.client, why)
 
     def _clients(self, this: Round) -> list[ClientRecord]:
         """Build a record for each client that was asked to train or was evaluated, ordered by client."""

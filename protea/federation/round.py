@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from protea.evaluation.server_side import Judged
+from protea.core.errors import ClientError, PayloadError
+from protea.evaluation.server_side import Judged, Together
 from protea.federation.faults import Absence
-from protea.federation.jobs import Job, Reply
+from protea.federation.jobs import Job, Reply, Watch
 
 
 class Clock:
@@ -33,6 +35,7 @@ class Round:
     absent: dict[int, Absence]  # participants whose work is not used, through no fault of it
     judged: Judged
     clock: Clock = field(default_factory=Clock)
+    trained: bool = False  # replies are there already: the clients were asked while the round before was evaluated
     jobs: list[Job] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)  # by client, why its work is not used
@@ -54,3 +57,34 @@ class Round:
             return self.summed_loss
         used = [r.metrics["loss"] for r in self.replies if "loss" in r.metrics and r.client not in self.failures]
         return sum(used) / len(used) if used else None
+
+
+@dataclass
+class Reader:
+    """Parses evaluations as they arrive, while other clients are still at work."""
+
+    round: int
+    judge: Judged | Together
+    seen: Watch  # called with every reply
+    early: dict[int, tuple[Reply, Any]] = field(default_factory=dict)  # by object id: an engine may return another
+
+    def watch(self, reply: Reply) -> None:
+        """Parse a reply that has arrived, if it is of this round."""
+        if reply.round == self.round:
+            self.early[id(reply)] = reply, self.read(reply)
+        self.seen(reply)
+
+    def found(self, reply: Reply) -> Any:
+        """Return what a reply has, or the error that it is not used for."""
+        return self.early[id(reply)][1] if id(reply) in self.early else self.read(reply)
+
+    def read(self, reply: Reply) -> Any:
+        """Parse a reply; return the error if that fails."""
+        try:
+            if reply.error is not None:
+                raise ClientError(reply.error)
+            if reply.round != self.round:
+                raise PayloadError(f"it is of round {reply.round}.")
+            return self.judge.read(reply.up)
+        except (ClientError, PayloadError) as error:
+            return error

@@ -49,7 +49,7 @@ class FedDistill(Method[ClassScores, ClassScores]):
 
     family = "class vectors"
     exchanges = "mean scores of each class"
-    variants = {"paper": {"others": True, "shared": "probabilities"}}
+    variants = {"paper": {"others": True, "shared": "probabilities"}, "htfllib": {}}
 
     @property
     def needs(self) -> Needs:

@@ -46,13 +46,14 @@ class FedKD(Method[LowRank, LowRank]):
 
     def start_server(self, server: Server) -> None:
         server.memory["mentee"] = server.make(self.mentee)
-        server.memory["sent"] = self.compressed(server.memory["mentee"], 1, server.rounds)
 
     def start_client(self, client: Client) -> None:
         client.memory["mentee"] = client.second_model(self.mentee)
         client.memory["map"] = nn.Linear(client.dim, client.dim, bias=False).to(client.device)  # W_h; never travels
 
     def broadcast(self, server: Server, client: int) -> LowRank:
+        if "sent" not in server.memory:
+            server.memory["sent"] = self.compressed(server.memory["mentee"], 1, server.rounds)
         sent: LowRank = server.memory["sent"]
         return sent
 

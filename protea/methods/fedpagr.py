@@ -31,6 +31,7 @@ class FedPAGR(Method[Prototypes, Prototypes]):
     """
 
     temperature: PositiveFloat = 0.1
+    alignment: NonNegativeFloat = 1.0  # weight of the alignment terms; 0 leaves them out, Table 2's "beta = 0"
     entropy: NonNegativeFloat = 0.1
     separation: NonNegativeFloat = 0.5
     margin: Annotated[float, Field(ge=-1, le=1)] = 0.3  # largest cosine of two classes that is left alone
@@ -59,13 +60,14 @@ class FedPAGR(Method[Prototypes, Prototypes]):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = F.normalize(client.model.features(x), dim=1)  # Eq. 1
             scores = client.model.head(z) if self.classifier == "trained" else z @ down.vectors.T
-            return F.cross_entropy(scores, y) + self.alignment(z, y, down)  # Eq. 7
+            value = F.cross_entropy(scores, y)
+            return value + self.alignment * self.align(z, y, down) if self.alignment else value  # Eq. 7
 
         client.fit(loss)
         features, labels = client.features()
         return unit(Prototypes.of(F.normalize(features, dim=1), labels, client.classes))  # Eq. 2
 
-    def alignment(self, z: Tensor, y: Tensor, prototypes: Prototypes) -> Tensor:
+    def align(self, z: Tensor, y: Tensor, prototypes: Prototypes) -> Tensor:
         """Return L_global + lambda_E L_ent; the latter is least, log C, where all classes are equally likely."""
         near = self.nearness(z, prototypes)
         return F.cross_entropy(near, y) - self.entropy * near.log_softmax(1).mean()

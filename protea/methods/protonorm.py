@@ -45,9 +45,11 @@ class ProtoNorm(FedProto):
     tol: NonNegativeFloat = 1e-4  # tangential force, as a share of the radial one
 
     variants = {
-        "paper": {"pull": 1.0, "distance": "euclidean", "first": "random", "answer": "local", "stop": "code"},
-        "code": {"taken": "before", "missing": "drop", "stop": "code"},
-    }
+        "paper": {
+            "pull": 1.0, "distance": "euclidean", "scale": 100.0, "first": "random", "answer": "local", "stop": "code",
+        },
+        "code": {"scale": 80.0, "taken": "before", "missing": "drop", "stop": "code"},
+    }  # fmt: skip
 
     @property
     def reveals(self) -> frozenset[Reveals] | None:
@@ -77,15 +79,17 @@ class ProtoNorm(FedProto):
         mean = mean.only(geometry.has_direction(mean.vectors))  # dead features have none
         known = mean.filled(server.memory.get("prototypes") if self.missing == "keep" else None)
         vectors = torch.zeros_like(known.vectors)
-        vectors[known.present] = self.align(known.vectors[known.present])
+        vectors[known.present], steps = self.align(known.vectors[known.present])
         server.memory["prototypes"] = Prototypes(vectors, known.counts)
+        server.memory["alignment_steps"] = float(steps)  # for the record
         return None
 
-    def align(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return unit rows: spread over the sphere, or as they are."""
+    def align(self, vectors: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Return unit rows, spread over the sphere or as they are, and how many steps that took."""
         if self.alignment == "unit":
-            return F.normalize(vectors, dim=1)
-        return geometry.align(
+            return F.normalize(vectors, dim=1), 0
+        found = geometry.align(
             vectors, solver=self.solver, momentum=self.momentum, lr=self.lr, decay=self.decay, every=self.every,
             steps=self.steps, stop=self.stop, tol=self.tol,
-        ).vectors  # fmt: skip
+        )  # fmt: skip
+        return found.vectors, found.steps

@@ -6,9 +6,11 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import protea
 from protea.config.words import MEASURES, PARTS, PROTOCOLS, RULES, WEIGHTINGS
 from protea.federation.privacy import in_words
 from protea.federation.record import ClientRecord
@@ -35,25 +37,39 @@ def content(runs: Sequence[RunReader], say: Say = silent) -> Plain:
     Every run has its totals; clients, classes and prototypes are there for the first run of each group, which
     keeps the page small however many seeds there are.
     """
-    found, names = groups.of(runs), groups.names(runs)
-    drawn = [{"name": name, **totals(run)} for name, run in zip(names, runs, strict=True)]
+    found = groups.of(runs)
+    drawn = [totals(run) for run in runs]
     for group in found:
         first = group["runs"][0]
         say(f"{runs[first].path}: prototypes are laid out on a map")
         drawn[first]["details"] = details(runs[first])
-        group |= compared.scores([runs[index] for index in group["runs"]])
     differ = groups.differences(runs)
     if differ:
         say(f"Beware: {compared.apart(differ)} The page says which run has which.")
+    return together(runs, found, drawn, differ, compared.comparison(runs, differ))
+
+
+def together(
+    runs: Sequence[RunReader],
+    found: list[Plain],
+    drawn: Sequence[Plain],
+    differ: list[Plain],
+    comparison: Plain | None,
+) -> Plain:
+    """The content of a page: the runs that are drawn, in their groups, and what is said of all of them."""
+    for group in found:
+        group |= compared.scores([runs[index] for index in group["runs"]])
     return {
+        "made": {"date": datetime.now(UTC).date().isoformat(), "version": protea.__version__},
         "title": words.title(runs),
         "question": words.question(runs),
         "notices": words.notices(runs, found),
+        "remarks": words.remarks(runs, found, comparison),
         "differences": differ,
-        "comparison": compared.comparison(runs, differ),
+        "comparison": comparison,
         "majorities": compared.majorities(runs, [run["majority"] for run in drawn]),
         "groups": found,
-        "runs": drawn,
+        "runs": [{"name": name, **run} for name, run in zip(groups.names(runs), drawn, strict=True)],
         "words": {"rules": RULES, "scores": SCORES, "protocols": PROTOCOLS, "parts": PARTS},
     }
 
@@ -71,6 +87,7 @@ def totals(run: RunReader) -> Plain:
         "rules": rules(run),
         "rounds": [record.round for record in run.rounds],
         "scores": {part: course(run, part) for part in PARTS},
+        "loss": [rounded(record.loss) for record in run.rounds],
         "bytes": [record.bytes_up + record.bytes_down for record in run.rounds],
         "cost": {
             name: [rounded(record.cost.seconds.get(name)) for record in run.rounds]
@@ -89,15 +106,17 @@ def privacy(run: RunReader) -> Plain:
     return {"privacy": in_words(found), "epsilon": spent}
 
 
-def details(run: RunReader) -> Plain:
-    """A run's clients, classes and prototypes."""
+def details(run: RunReader, tsne: bool = True) -> Plain:
+    """A run's clients, classes and prototypes; t-SNE, which takes long, is left out if not asked for."""
     return {
         "classes": run.data.classes,
         "clients": [client.line() for client in run.data.clients],
         "accuracies": {part: clients(run, part) for part in PARTS},
+        "losses": losses(run),
+        "answers": answers(run),
         "by_class": [by_class(record.classes) for record in run.rounds],
         "geometry": [record.geometry and rounded(asdict(record.geometry)) for record in run.rounds],
-        "space": space(RunDirectory(run.path).snapshots()),
+        "space": space(RunDirectory(run.path).snapshots(), tsne),
     }
 
 
@@ -129,6 +148,18 @@ def clients(run: RunReader, part: str) -> Plain:
     return {
         rule: [[accuracy(each.get(number), rule) for each in by_round] for number in numbers] for rule in rules(run)
     }
+
+
+def losses(run: RunReader) -> list[list[float | None]]:
+    """For each client the mean loss of its training in each round; None where it did not train."""
+    by_round = [{each.client: rounded(each.loss) for each in record.clients} for record in run.rounds]
+    return [[found.get(client.client) for found in by_round] for client in run.data.clients]
+
+
+def answers(run: RunReader) -> Plain | None:
+    """Of the latest evaluation, by class: test samples, right answers, and how often the class was answered."""
+    latest = next((record for record in reversed(run.rounds) if record.classes), None)
+    return None if latest is None else {"round": latest.round, **latest.classes}
 
 
 def by_class(counted: Mapping[str, Sequence[int]]) -> list[float | None] | None:

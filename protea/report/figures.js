@@ -1,21 +1,29 @@
-// Figures: from the report's content and the reader's choices to pictures and tables.
+"use strict";
 
-const content = JSON.parse(document.getElementById("content").textContent);
-const runs = content.runs;
-const groups = content.groups;
+// Figures: from the content of a page and the reader's choices to pictures and tables.
 
-// The words for what can be chosen, as commands and tables have them too.
-const { rules: RULES, scores: SCORES, protocols: PROTOCOLS, parts: PARTS } = content.words;
+let content, runs, groups;
+let RULES, SCORES, PROTOCOLS, PARTS; // the words for what can be chosen, as commands and tables have them too
 const MAPS = { pca: "PCA", tsne: "t-SNE" };
 const ruleName = (rule) => RULES[rule] || rule;
 
 const state = {
-  run: groups[0].runs[0], part: "test", rule: "method", score: "weighted", view: runs.length > 1 ? "methods" : "clients",
-  client: "all", cls: "all", share: "train", round: Infinity, of: null, map: "pca", zoom: "round", gain: null,
+  run: 0, part: "test", rule: "method", score: "weighted", view: null, client: "all", cls: "all", share: "train", round: Infinity, of: null, map: "pca",
+  zoom: "round", gain: null, viewed: false, // whether a reader chose the view
 };
 
+// Take new content; what the reader chose stays chosen, as far as it is there.
+function load(found) {
+  content = found;
+  ({ runs, groups } = content);
+  ({ rules: RULES, scores: SCORES, protocols: PROTOCOLS, parts: PARTS } = content.words);
+  state.run = there(content.shown) ? content.shown : runs[state.run] && runs[state.run].details ? state.run : groups[0].runs[0];
+  if (!state.viewed) state.view = runs.length > 1 ? "methods" : "clients";
+}
+
+const NOTHING = { classes: [], clients: [], accuracies: { test: {}, validation: {} }, losses: [], answers: null, by_class: [], geometry: [], space: null };
 const shown = () => runs[state.run];
-const details = () => shown().details;
+const details = () => shown().details || NOTHING;
 const groupOf = (index) => groups.findIndex((group) => group.runs.includes(index));
 const last = (items) => items[items.length - 1];
 
@@ -29,7 +37,7 @@ function pairs(run, values) {
 
 function scores(run, part, rule, score) {
   const found = run.scores[part][rule];
-  return found ? pairs(run, found[score]) : [];
+  return found && found[score] ? pairs(run, found[score]) : [];
 }
 
 // What a run reports; of one that goes on, its latest evaluation.
@@ -86,7 +94,7 @@ function accuracy(width) {
     list = shown().rules.map((each, i) => series(ruleName(each), scores(shown(), part, each, score), i));
   } else {
     const rows = details().accuracies[part][rule] || [];
-    list = rows.map((values, i) => series(`client ${details().clients[i].client}`, pairs(shown(), values), besideInk(i), { faint: !["all", String(i)].includes(state.client) }));
+    list = rows.map((values, i) => series(clientName(i), pairs(shown(), values), besideInk(i), { faint: !["all", String(i)].includes(state.client) }));
     list.push(series("all clients", scores(shown(), part, rule, "weighted"), 6, { thick: true, dash: "" }));
   }
   if (!list.some((one) => one.points.length)) return missing(`No round has been evaluated on ${PARTS[part]} by this rule yet.`);
@@ -97,6 +105,24 @@ function accuracy(width) {
   const label = bySeries(`${named} on ${PARTS[part]} over rounds, by ${ruleName(rule)} rule, in %`, list, share);
   return { picture: lineChart(width, label, { series: list, guides, x: { name: "round", whole: true }, y }), table: asTable(list, "round", share), note: list.some((one) => one.band) ? "Lines are means over seeds, bands one standard deviation to either side." : "" };
 }
+
+function losses(width) {
+  const known = (run) => pairs(run, run.loss), clients = state.view === "clients";
+  let list = groups.map((group, i) => series(seeds(group), [], i, overSeeds(group, known)));
+  if (clients) {
+    list = details().losses.map((values, i) => series(clientName(i), pairs(shown(), values), besideInk(i), { faint: !["all", String(i)].includes(state.client) }));
+    list.push(series("all clients", known(shown()), 6, { thick: true, dash: "" }));
+  }
+  if (!list.some((one) => one.points.length)) return missing("No round has a loss: nothing was trained yet, or sites do not tell it.");
+  const methods = runs.length > 1 ? " Losses of two methods are of other terms, and do not compare." : "";
+  return {
+    picture: lineChart(width, bySeries("Mean loss of the clients' training over rounds", list, number), { series: list, x: { name: "round", whole: true }, y: { name: "loss", format: (v) => number(v, 3), read: number } }),
+    table: asTable(list, "round", number), note: `The mean over all training steps of a round, with every term of the method.${methods}${list.some((one) => one.band) ? " Bands are one standard deviation over seeds." : ""}`,
+  };
+}
+
+// The name of a client or site by its place in the list.
+const clientName = (i) => details().clients[i].site || `client ${details().clients[i].client}`;
 
 const GUIDES = ["5 4", "2 3", "10 3 2 3", "1 5"]; // dashes of guides
 const majorityOf = (floor) => (floor.label ? `majority class, ${floor.label}:` : "majority class");
@@ -139,10 +165,20 @@ function compared() {
     row.label, String(row.score.count), hundredths(row.score.mean), hundredths(row.score.deviation), hundredths(row.score.margin),
     ...(found.against ? differs(row) : []), hundredths(row.majority), size(row.sent),
   ]);
-  const head = ["method", "seeds", "mean", "sd", "± 95 %", ...(found.against ? [`to ${found.against}`, "± 95 %", "p"] : []), "majority", "sent"];
+  const all = ["method", "seeds", "mean", "sd", "± 95 %", ...(found.against ? [`to ${found.against}`, "± 95 %", "p"] : []), "majority", "sent"];
+  const { head, rows: filledRows } = withoutDashes(all, rows), once = found.rows.every((row) => row.score.count < 2);
   const pairs = found.against ? ` Differences are to ${found.against}, in pairs of the same seed and split, with p by the paired t test.` : "";
   const caption = `Accuracy in %, ${PROTOCOLS[found.protocol]}, by the methods' own rules on the clients' own test samples, every sample once. sd is the standard deviation of one seed; ${INTERVAL}.${pairs}`;
-  return { picture: table({ head, rows, caption }), note: found.notes.join(" ") };
+  const short = `Accuracy in %, ${PROTOCOLS[found.protocol]}, by the methods' own rules on the clients' own test samples, every sample once.`;
+  return { picture: table({ head, rows: filledRows, caption: once ? short : caption }), note: [once ? MORE_SEEDS : "", ...found.notes].filter(Boolean).join(" ") };
+}
+
+const MORE_SEEDS = "There is one seed of each, so nobody knows how much of a difference is chance. Run more seeds: protea sweep CONFIG.toml seed=1..5";
+
+// Without the columns in which every row has a dash.
+function withoutDashes(head, rows) {
+  const kept = head.map((_, c) => c).filter((c) => !rows.length || rows.some((row) => row[c] !== "–"));
+  return { head: kept.map((c) => head[c]), rows: rows.map((row) => kept.map((c) => row[c])) };
 }
 
 // The gains of methods over the one compared against, where there are any.
@@ -173,9 +209,11 @@ function gainOfClients(width) {
   const found = gainShown(), against = content.comparison.against, list = found.clients, count = (verdict) => list.filter((each) => each.verdict === verdict).length;
   const which = there(found.seed) ? `, seed ${found.seed}` : "";
   const label = `Accuracy of each client with ${found.label} and with ${against}${which}, largest gain first. Better: ${count("better")}, worse: ${count("worse")}, neither: ${count("neither")}.`;
+  const kind = { better: "k0", worse: "k1", neither: "soft" }, text = (each) => `client ${each.client}, ${each.samples} samples\n${against} ${percent(each.reference)}, ${found.label} ${percent(each.accuracy)}\n${points(each)}: ${each.verdict}`;
+  const told = (each) => ({ name: String(each.client), ring: each.reference, dot: each.accuracy, k: kind[each.verdict], text: text(each) });
   const rows = list.map((each) => [String(each.client), String(each.samples), percent(each.reference), percent(each.accuracy), signed(each.mean), `${signed(each.low)} to ${signed(each.high)}`, each.verdict]);
   return {
-    picture: dumbbells(width, label, { rows: list, names: [against, found.label] }), note: label,
+    picture: dumbbells(width, label, { rows: list.map(told), name: "accuracy in %", rowName: "client", format: (v) => number(100 * v, 4), names: [against, found.label], least: 0, most: 1 }), note: label,
     table: { head: ["client", "samples", against, found.label, "difference", "95 % interval", ""], rows },
   };
 }
@@ -188,7 +226,8 @@ function everyProtocol() {
     return [group.label, ...protocols.map((name) => plusMinus(group.protocols[name])), `${number(mean(members.map(seconds)))} s`];
   });
   const head = ["method", ...protocols.map((name) => PROTOCOLS[name]), "time"];
-  return { picture: table({ head, rows, caption: `Accuracy in % by the methods' own rules on the clients' own test samples, by each protocol; ${INTERVAL}` }) };
+  const spread = rows.some((row) => row.some((cell) => cell.includes("±"))) ? `; ${INTERVAL}` : "";
+  return { picture: table({ head, rows, caption: `Accuracy in % by the methods' own rules on the clients' own test samples, by each protocol${spread}.` }) };
 }
 
 const seconds = (run) => Object.values(run.cost).flat().reduce((sum, value) => sum + (value || 0), 0);
@@ -198,7 +237,8 @@ function table({ head, rows, caption }) {
   const cell = (name, c) => ({ class: numeric[c] ? "n" : name === "td" ? "value" : null });
   const line = (row) => html("tr", {}, html("th", { scope: "row" }, row[0]), ...row.slice(1).map((value, c) => html("td", cell("td", c + 1), value)));
   const top = html("thead", {}, html("tr", {}, ...head.map((name, c) => html("th", { scope: "col", ...cell("th", c) }, name))));
-  return html("div", { class: "table", tabindex: "0", role: "group", "aria-label": caption || head.join(", ") }, html("table", {}, caption ? html("caption", {}, caption) : null, top, html("tbody", {}, ...rows.map(line))));
+  const scrolled = html("div", { class: "table", tabindex: "0", role: "group", "aria-label": caption || head.join(", ") }, html("table", {}, top, html("tbody", {}, ...rows.map(line))));
+  return caption ? html("div", {}, html("p", { class: "caption" }, caption), scrolled) : scrolled; // beside the part that scrolls, so that it wraps
 }
 
 function protocols() {
@@ -251,7 +291,7 @@ function cosines(width) {
   if (!found) return missing(`${shown().method} has no global prototypes in round ${space.rounds[frame]}.`);
   const names = found.classes.map((c) => details().classes[c]), off = found.rows.flatMap((row, r) => row.filter((_, c) => c > r));
   const label = `Cosines of the global prototypes after round ${space.rounds[frame]}: between two classes ${off.length ? `${number(Math.min(...off))} to ${number(Math.max(...off))}, mean ${number(mean(off))}` : "none"}.`;
-  return { picture: heatMap(Math.min(width, 620), label, { rows: names, columns: names, values: found.rows, low: -1, high: 1, stops: DIVERGING, names: ["class", "class"], show: (value) => value.toFixed(2), square: true }), table: { head: ["class", ...names], rows: found.rows.map((row, r) => [names[r], ...row.map((value) => value.toFixed(2))]) }, note: label };
+  return { picture: heatMap(Math.min(width, 620), label, { rows: names, columns: names, values: found.rows, low: -1, high: 1, shade: DIVERGING, names: ["class", "class"], show: (value) => value.toFixed(2), square: true }), table: { head: ["class", ...names], rows: found.rows.map((row, r) => [names[r], ...row.map((value) => value.toFixed(2))]) }, note: label };
 }
 
 // Indices of the rounds that have geometry.
@@ -261,13 +301,29 @@ function margins(width) {
   const indices = measured();
   if (!indices.length) return missing("No evaluated round has prototypes to measure.");
   const all = indices.map((i) => details().geometry[i]), rounds = indices.map((i) => shown().rounds[i]), at = upTo(rounds), now = all[at], round = rounds[at];
-  const most = Math.max(...all.flatMap((each) => [...each.margins, ...each.widest])), list = [];
-  if (now.widest.length) list.push({ name: "widest client", values: now.widest, k: "k1", dash: "5 3" });
-  if (now.margins.length) list.push({ name: "global prototypes", values: now.margins, k: "k0", dash: "" });
+  const at_ = (values, c) => (values.length && values[c] > 0 ? values[c] : null), names = ["widest client", "global prototypes"];
+  const rows = details().classes.map((name, c) => ({ name, ring: at_(now.widest, c), dot: at_(now.margins, c), k: "k0" })).filter((row) => there(row.ring) || there(row.dot));
+  for (const row of rows) row.text = `class ${row.name}\n${names[0]} ${number(row.ring)}, ${names[1]} ${number(row.dot)}`;
   const shrinkage = there(now.shrinkage) ? ` Global margins are ${percent(now.shrinkage)} % of the widest client's, mean over classes.` : "";
   const text = `Margins after round ${round}.${shrinkage}${now.margins.length ? "" : " The method has no global prototypes."}`;
-  const rows = details().classes.map((name, c) => [name, ...list.map((one) => number(one.values[c]))]);
-  return { picture: radarChart(width, text, { spokes: details().classes, series: list, most }), table: { head: ["class", ...list.map((one) => one.name)], rows }, note: text };
+  if (!rows.length) return missing(`${text} All margins are 0.`);
+  const most = Math.max(...all.flatMap((each) => [...each.margins, ...each.widest]));
+  return { picture: dumbbells(width, text, { rows, name: "distance to the nearest other class", rowName: "class", format: number, names, least: 0, most: most * 1.02 }), table: { head: ["class", ...names], rows: rows.map((row) => [row.name, number(row.ring), number(row.dot)]) }, note: text };
+}
+
+// Of the latest evaluation: how many samples a class has, how often it was answered, how often that was right.
+function answered(width) {
+  const found = details().answers, names = details().classes;
+  if (!found) return missing("No round has been evaluated, or sites do not tell their classes.");
+  const rows = names.map((name, c) => ({ name, ring: found.samples[c], dot: found.answers[c], k: found.answers[c] > found.samples[c] ? "k1" : "k0", right: found.hits[c] })).filter((row) => row.ring || row.dot);
+  const share = (right, of) => (of ? right / of : null);
+  for (const row of rows) row.text = `class ${row.name}: ${row.ring} samples, answered ${row.dot} times, right ${row.right} times`;
+  const odd = [...rows].sort((a, b) => b.dot - b.ring - (a.dot - a.ring))[0];
+  const text = `After round ${found.round}, by the method's own rule, over all clients. ${odd.dot > odd.ring ? `Class ${odd.name} is answered ${odd.dot} times for ${odd.ring} samples, most often too often.` : "No class is answered too often."}`;
+  return {
+    picture: dumbbells(width, text, { rows, name: "test samples", rowName: "class", format: (v) => number(v, 4), names: ["samples of the class", "answers of the class"], least: 0 }), note: text,
+    table: { head: ["class", "samples", "answered", "right", "recall in %", "precision in %"], rows: rows.map((row) => [row.name, String(row.ring), String(row.dot), String(row.right), percent(share(row.right, row.ring)), percent(share(row.right, row.dot))]) },
+  };
 }
 
 function distances(width) {
@@ -312,10 +368,12 @@ function map(which) {
     const kept = space.all > space.rounds.length ? ` ${space.rounds.length} of ${space.all} snapshots are laid out.` : "";
     const axis = by === "pca" ? ` The axes hold ${percent(found.shares[0])} % and ${percent(found.shares[1])} % of the variance over all rounds.` : "";
     const text = `${MAPS[by]} map after round ${space.rounds[index]}: ${count("global")} global prototypes (rings), ${count("client")} of clients (dots)${count("sample") ? `, ${count("sample")} test samples (small dots)` : ""}. Axes are the same in all rounds${near ? ", scaled to this one" : "; lines show where global prototypes came from"}.${axis}${kept}`;
-    const keys = html("ul", { class: "legend" }, ...names.slice(0, 30).map((name, c) => html("li", {}, svg("svg", { width: 14, height: 14, "aria-hidden": "true", class: `${colour(c)} point` }, svg("path", { d: SHAPES[Math.floor(c / COLOURS) % SHAPES.length](5), transform: "translate(7 7)" })), name)), names.length > 30 ? html("li", {}, `and ${names.length - 30} more classes`) : null);
+    const keys = html("ul", { class: "legend" }, ...names.slice(0, 30).map((name, c) => html("li", {}, svg("svg", { width: 14, height: 14, "aria-hidden": "true" }, svg("path", { d: keyShape(c), transform: "translate(7 7)", fill: paint(colour(c)) })), name)), names.length > 30 ? html("li", {}, `and ${names.length - 30} more classes`) : null);
     return { picture: html("div", {}, scatterPlot(width, text, points, paths, near), keys), note: text };
   };
 }
+
+const keyShape = (index) => d3.symbol({ circle: d3.symbolCircle, square: d3.symbolSquare, triangle: d3.symbolTriangle }[symbol(index)], 70)();
 
 // Of each class, the way of its global prototype through the frames.
 function trails(frames, by) {
@@ -367,7 +425,7 @@ function byClass(width) {
   const names = details().classes, end = last(rows)[1], worst = end.reduce((best, value, c) => (there(value) && (!there(end[best]) || value < end[best]) ? c : best), 0);
   const label = `Accuracy on each class over rounds by the method's own rule. In round ${last(rows)[0]} the worst is class ${names[worst]} with ${percent(end[worst])} %.`;
   const columns = rows.map(([round]) => String(round)), values = names.map((_, c) => rows.map((row) => row[1][c]));
-  return { picture: heatMap(width, label, { rows: names, columns, values, low: 0, high: 1, stops: SEQUENTIAL, names: ["class", "round"], show: (value) => (100 * value).toFixed(0) }), table: { head: ["class", ...columns], rows: names.map((name, c) => [name, ...values[c].map(percent)]) }, note: label };
+  return { picture: heatMap(width, label, { rows: names, columns, values, low: 0, high: 1, shade: CIVIDIS, names: ["class", "round"], show: (value) => (100 * value).toFixed(0) }), table: { head: ["class", ...columns], rows: names.map((name, c) => [name, ...values[c].map(percent)]) }, note: label };
 }
 
 function calibration(width) {

@@ -1,3 +1,5 @@
+"use strict";
+
 // The page: sections, controls that share the reader's choices, and drawing again when they or the width change.
 
 const several = () => runs.length > 1;
@@ -10,8 +12,10 @@ const FIGURES = [
   { id: "comparison", section: "Comparison", title: "Headline accuracy of each run", draw: comparison, uses: [], wide: true, note: LINE, when: several },
   { id: "every-protocol", section: "Comparison", title: "Methods by every protocol", draw: everyProtocol, uses: [], wide: true, when: several },
   { id: "accuracy", section: "Accuracy", title: "Accuracy over rounds", draw: accuracy, uses: ["view", "part", "rule", "score", "client", "run"], wide: true },
+  { id: "loss", section: "Accuracy", title: "Loss of training over rounds", draw: losses, uses: ["view", "client", "run"], wide: true },
   { id: "protocols", section: "Accuracy", title: "By every protocol and rule", draw: protocols, uses: ["run", "score"], wide: true },
   { id: "by-class", section: "Accuracy", title: "Accuracy on each class", draw: byClass, uses: ["run"], wide: true },
+  { id: "answers", section: "Accuracy", title: "What is answered for what", draw: answered, uses: ["run"], note: "A ring is the number of test samples of a class, a dot how often it was answered; orange is too often. Which class was taken for which is not recorded: protea predict has the confusion matrix of a client." },
   { id: "calibration", section: "Accuracy", title: "Calibration error", draw: calibration, uses: ["part", "run"], note: "How far certainty is from accuracy, in 15 equal bins; 0 is best." },
   { id: "shared", section: "Accuracy", title: "Shared test set", draw: sharedScores, uses: ["run"] },
   { id: "distribution", section: "Data and models", title: "Who has which classes", draw: distribution, uses: ["share", "run"], note: "The area of a circle is the number of samples." },
@@ -40,7 +44,7 @@ const named = (table, keys = Object.keys(table)) => keys.map((key) => [key, tabl
 
 // What a reader can choose: a label, and either options or the steps of a slider.
 const CHOICES = {
-  run: () => ({ label: "Run", options: groups.map((group) => [String(group.runs[0]), `${group.label}: ${runs[group.runs[0]].name}`]) }),
+  run: () => ({ label: "Run", options: runnable().map(([index, label]) => [String(index), `${label}: ${runs[index].name}`]) }),
   view: () => ({ label: "Lines", options: [["methods", "methods"], ["clients", "clients of the run"], ["rules", "rules of the run"]] }),
   part: () => ({ label: "On", options: named(PARTS) }),
   rule: () => ({ label: "Rule", options: named(RULES, [...new Set(runs.flatMap((run) => run.rules))]) }),
@@ -49,11 +53,18 @@ const CHOICES = {
   client: () => ({ label: "Client", options: [["all", "none stressed"], ...details().clients.map((client, i) => [String(i), `stress ${client.client}`])] }),
   cls: () => ({ label: "Class", options: [["all", "none stressed"], ...details().classes.map((name, i) => [String(i), `stress ${name}`])] }),
   zoom: () => ({ label: "Scale", options: [["round", "this round"], ["all", "all rounds"]] }),
-  map: () => ({ label: "Map", options: named(MAPS) }),
+  map: () => ({ label: "Map", options: named(MAPS, Object.keys(MAPS).filter(drawable)) }),
   of: () => ({ label: "Client", options: seen().map((client) => [client, client]) }),
   round: () => ({ label: "After", steps: steps() }),
   gain: () => ({ label: "Method", options: gained().map((each) => [each.label, each.label]) }),
 };
+
+// The runs that can be shown in detail: those whose clients came with the page, or any that can be asked for.
+const runnable = () => (live.ask ? runs.map((_, index) => [index, groups[groupOf(index)].label]) : groups.map((group) => [group.runs[0], group.label]));
+const live = { ask: null }; // of a live page: how to ask for a run's clients
+
+// Whether there are points of a kind of map.
+const drawable = (name) => name === "pca" || (details().space && details().space.prototypes && details().space.prototypes.frames.some((frame) => frame[name]));
 
 // The rounds that have a snapshot or were measured, in order.
 function steps() {
@@ -64,7 +75,13 @@ function steps() {
 function choose(key, value) {
   if (key === "round") state.round = Number(value) === steps().length - 1 ? Infinity : steps()[value];
   else state[key] = key === "run" ? Number(value) : value;
-  if (key === "run") Object.assign(state, { client: "all", cls: "all" });
+  if (key === "run") Object.assign(state, { client: "all", cls: "all", picked: true });
+  if (key === "run" && live.ask && !shown().details) return live.ask();
+  if (key === "view") Object.assign(state, { client: "all", viewed: true });
+  again(key);
+}
+
+function again(key) {
   const hosts = [...BARS, ...FIGURES].filter((each) => each.controls && each.uses.includes(key));
   for (const host of hosts) {
     if (key === "run") build(host);
@@ -88,6 +105,7 @@ function control(host, key) {
 function build(host) {
   const bar = BARS.find((each) => each.section === host.section), above = bar && bar !== host ? bar.uses : [];
   const found = host.uses.filter((key) => !above.includes(key)).map((key) => control(host, key)).filter(Boolean);
+  host.offers = offers(host);
   host.controls.replaceChildren(...found);
   host.controls.hidden = !found.length;
 }
@@ -97,27 +115,32 @@ function sync(host) {
   for (const key of host.uses) {
     const input = document.getElementById(`${host.id}-${key}`), steps = CHOICES[key]().steps;
     if (!input) continue;
+    if (steps) input.max = steps.length - 1;
     input.value = String(steps ? upTo(steps) : key === "of" ? seenClient() : key === "gain" ? gainShown().label : state[key]);
     if (!steps) continue;
     const round = `round ${steps[upTo(steps)]}`;
     input.setAttribute("aria-valuetext", round);
     input.parentElement.querySelector("output").textContent = round;
   }
-  if (host.id !== "accuracy") return;
   const relevant = { client: state.view === "clients", score: state.view !== "clients", rule: state.view !== "rules" };
-  for (const [key, use] of Object.entries(relevant)) {
-    const input = document.getElementById(`accuracy-${key}`);
+  for (const [key, use] of Object.entries(["accuracy", "loss"].includes(host.id) ? relevant : {})) {
+    const input = document.getElementById(`${host.id}-${key}`);
     if (input) input.parentElement.hidden = !use;
   }
 }
 
-function draw(figure, width = figure.plot.clientWidth) {
-  const found = figure.draw(Math.max(280, width));
+// What the controls of a bar or a figure let a reader choose, in one string; a slider may grow.
+const offers = (host) => JSON.stringify(host.uses.map((key) => CHOICES[key]()).map(({ options, steps }) => options || steps.length > 1));
+
+function draw(figure, width) {
+  figure.stale = false;
+  const found = figure.draw(Math.max(280, width || figure.plot.clientWidth));
   figure.heading.textContent = typeof figure.title === "function" ? figure.title() : figure.title;
   figure.plot.replaceChildren(found.picture);
   figure.text.textContent = [found.note, figure.note].filter(Boolean).join(" ");
   figure.data.hidden = !found.table;
-  figure.numbers = found.table;
+  figure.numbers = found.table || read(found.picture);
+  offer(figure);
   if (figure.data.open) fill(figure);
 }
 
@@ -132,7 +155,7 @@ function mount(figure) {
   figure.controls = html("div", { class: "controls" });
   figure.data = html("details", { class: "data" }, html("summary", {}, "Numbers"));
   figure.data.addEventListener("toggle", () => figure.data.open && fill(figure));
-  figure.node = html("figure", { id: figure.id, class: figure.wide ? "wide" : null }, html("figcaption", {}, figure.heading), figure.controls, figure.plot, figure.text, figure.data);
+  figure.node = html("figure", { id: figure.id, class: figure.wide ? "wide" : null }, html("figcaption", {}, figure.heading), figure.controls, figure.plot, figure.text, figure.data, (figure.files = html("p", { class: "files" })));
   return figure.node;
 }
 
@@ -177,43 +200,93 @@ function differences() {
   return html("details", { class: "notice", id: "differences" }, html("summary", {}, said), table({ head: ["setting", "value", "runs"], rows }));
 }
 
-function start() {
+// Draw all of a page.
+function start(found) {
+  load(found);
   const main = document.getElementById("main"), contents = document.getElementById("contents");
-  document.title = `Protea report: ${content.title}`;
+  document.title = `${live.title || "Protea report"}: ${content.title}`;
   document.getElementById("title").textContent = content.title;
   document.getElementById("question").textContent = content.question;
-  if (content.differences.length) main.append(differences());
-  for (const notice of content.notices) main.append(html("p", { class: "notice", role: "note" }, notice));
-  const spread = groups.some((group) => group.headline && there(group.headline.margin)) ? [html("p", {}, `${INTERVAL}, as in protea compare.`)] : [];
-  main.append(section("Headline", contents, tiles(), ...spread, ...[...new Set(runs.map(made))].map((how) => html("p", {}, how))));
-  const drawn = FIGURES.filter((figure) => !figure.when || figure.when());
+  contents.replaceChildren();
+  main.replaceChildren();
+  contents.append(html("li", {}, html("a", { href: "#section-headline" }, "Headline")));
+  main.append(html("div", { id: "said" }, ...said()));
+  const drawn = wanted();
   for (const name of new Set(drawn.map((figure) => figure.section))) {
     const bar = BARS.find((each) => each.section === name);
     if (bar) bar.controls = html("div", { class: "controls bar", role: "group", "aria-label": `Choices for ${name}` });
     main.append(section(name, contents, bar ? bar.controls : null, html("div", { class: "grid-of-figures" }, ...drawn.filter((figure) => figure.section === name).map(mount))));
   }
-  for (const host of [...BARS.filter((bar) => bar.controls), ...drawn]) {
+  for (const host of hosts()) {
     build(host);
     sync(host);
     if (host.draw) draw(host);
   }
-  let width = window.innerWidth;
+}
+
+// Draw new content into the page that is there; what cannot be seen is drawn when it is scrolled to.
+function refresh(found) {
+  const open = (document.getElementById("differences") || {}).open;
+  load(found);
+  if (wanted().some((figure) => !hosts().includes(figure)) || hosts().some((host) => host.draw && !wanted().includes(host))) {
+    const place = window.scrollY;
+    start(found);
+    return window.scrollTo(0, place);
+  }
+  document.title = `${live.title || "Protea report"}: ${content.title}`;
+  document.getElementById("title").textContent = content.title;
+  document.getElementById("question").textContent = content.question;
+  document.getElementById("said").replaceChildren(...said());
+  if (open && document.getElementById("differences")) document.getElementById("differences").open = true;
+  for (const host of hosts()) {
+    if (host.offers !== offers(host)) build(host);
+    sync(host);
+    host.stale = Boolean(host.draw);
+  }
+  drawSeen();
+}
+
+// Draw what is on the screen, or nearly, and has not been drawn since its content changed.
+function drawSeen() {
+  for (const figure of FIGURES) {
+    if (!figure.stale || !figure.node.isConnected) continue;
+    const box = figure.node.getBoundingClientRect();
+    if (box.bottom > -300 && box.top < window.innerHeight + 300) draw(figure);
+  }
+}
+
+const wanted = () => FIGURES.filter((figure) => !figure.when || figure.when());
+const hosts = () => [...BARS.filter((bar) => bar.controls), ...FIGURES.filter((figure) => figure.node && figure.node.isConnected)];
+
+// What stands above the figures: what to beware of, and the headline.
+function said() {
+  const spread = groups.some((group) => group.headline && there(group.headline.margin)) ? [html("p", {}, `${INTERVAL}, as in protea compare.`)] : [];
+  const notices = content.notices.map((notice) => html("p", { class: "notice", role: "note" }, notice));
+  const remarks = (content.remarks || []).map((remark) => html("p", { class: "remark" }, remark));
+  const how = [...new Set(runs.map(made))].map((text) => html("p", {}, text));
+  const top = html("section", { id: "section-headline", "aria-label": "Headline" }, html("h2", {}, "Headline"), tiles(), ...remarks, ...spread, ...how);
+  return [...(content.differences.length ? [differences()] : []), ...notices, top];
+}
+
+// Draw anew when the width changes, and for paper, where text keeps its size only if figures are drawn for its width.
+function keepFitting() {
+  const all = (width) => FIGURES.filter((figure) => figure.node && figure.node.isConnected).forEach((figure) => draw(figure, width && width(figure)));
+  let width = window.innerWidth, opened = false;
   window.addEventListener("resize", () => {
     if (window.innerWidth === width) return;
     width = window.innerWidth;
-    drawn.forEach((figure) => draw(figure));
+    all();
   });
-  // On paper, text keeps its size only if figures are drawn for the width that they have there.
-  const box = document.getElementById("differences");
-  let opened = false;
+  const box = () => document.getElementById("differences");
   window.addEventListener("beforeprint", () => {
-    drawn.forEach((figure) => draw(figure, figure.wide ? 680 : 300));
-    if (box) [opened, box.open] = [box.open, true];
+    all((figure) => (figure.wide ? 680 : 300));
+    if (box()) [opened, box().open] = [box().open, true];
   });
   window.addEventListener("afterprint", () => {
-    drawn.forEach((figure) => draw(figure));
-    if (box) box.open = opened;
+    all();
+    if (box()) box().open = opened;
   });
+  window.addEventListener("scroll", drawSeen, { passive: true });
   const theme = document.getElementById("theme");
   theme.addEventListener("change", () => {
     if (theme.value === "auto") delete document.documentElement.dataset.theme;
@@ -227,4 +300,3 @@ function section(name, contents, ...children) {
   return html("section", { id, "aria-label": name }, html("h2", {}, name), ...children);
 }
 
-start();

@@ -24,7 +24,7 @@ CLIENTS = 4  # most clients whose features get a map
 DEEP = 50  # dimensions that t-SNE starts from, after PCA
 
 
-def space(snapshots: Mapping[int, Path]) -> dict[str, Any] | None:
+def space(snapshots: Mapping[int, Path], tsne: bool = True) -> dict[str, Any] | None:
     """Maps of all prototypes and of clients' features, and cosines of the global prototypes; None without any.
 
     All snapshots lie on one common map, so that points can be followed from round to round.
@@ -36,9 +36,9 @@ def space(snapshots: Mapping[int, Path]) -> dict[str, Any] | None:
         "rounds": list(found),
         "all": len(snapshots),
         "cosines": [cosines(named) for named in found.values()],
-        "prototypes": laid_out([prototypes(named) for named in found.values()]),
+        "prototypes": laid_out([prototypes(named) for named in found.values()], tsne),
         "features": {
-            client: laid_out([features(named, client) for named in found.values()])
+            client: laid_out([features(named, client) for named in found.values()], tsne)
             for client in holders(list(found.values()))
         },
     }
@@ -103,7 +103,7 @@ def joined(parts: Sequence[Points]) -> Points:
     return [owners[row] for row in rows], [labels[row] for row in rows], vectors[rows]
 
 
-def laid_out(frames: Sequence[Points]) -> dict[str, Any] | None:
+def laid_out(frames: Sequence[Points], tsne: bool = True) -> dict[str, Any] | None:
     """One map of all frames: for each the owners, the classes, and by projection x, y, x, y and so on."""
     vectors = [frame[2] for frame in frames if len(frame[0])]
     if not vectors:
@@ -111,7 +111,7 @@ def laid_out(frames: Sequence[Points]) -> dict[str, Any] | None:
     everything = np.concatenate(vectors)
     # Many threads for few points wait for each other, on a busy machine twenty times as long.
     with threadpool_limits(1):
-        maps, shares = project(everything)
+        maps, shares = project(everything, tsne)
     ends = np.cumsum([len(frame[0]) for frame in frames])[:-1]
     cut = {name: np.split(points, ends) for name, points in maps.items()}
     return {
@@ -123,7 +123,7 @@ def laid_out(frames: Sequence[Points]) -> dict[str, Any] | None:
     }
 
 
-def project(vectors: Matrix) -> tuple[dict[str, Matrix], list[float]]:
+def project(vectors: Matrix, tsne: bool = True) -> tuple[dict[str, Matrix], list[float]]:
     """The vectors in the plane, by PCA and by t-SNE; and the share of the variance on either axis of PCA.
 
     Seeded, so equal runs have equal maps.  Where all vectors are one point there is nothing to lay out.
@@ -137,9 +137,9 @@ def project(vectors: Matrix) -> tuple[dict[str, Matrix], list[float]]:
     flat[:, : deep.shape[1]] = deep[:, :2]
     maps = {"pca": unit(flat)}
     shares = [float(share) for share in pca.explained_variance_ratio_[:2]]
-    if count >= 10 and deep.shape[1] > 2:  # fewer, or a plane already, gain nothing by it
-        tsne = TSNE(2, init="pca", perplexity=min(30, (count - 1) / 3), max_iter=500, random_state=0)
-        maps["tsne"] = unit(tsne.fit_transform(deep))
+    if tsne and count >= 10 and deep.shape[1] > 2:  # fewer, or a plane already, gain nothing by it
+        slow = TSNE(2, init="pca", perplexity=min(30, (count - 1) / 3), max_iter=500, random_state=0)
+        maps["tsne"] = unit(slow.fit_transform(deep))
     return maps, [round(share, 4) for share in (*shares, 0.0)[:2]]
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from protea.config.words import PROTOCOLS, RULES
 from protea.federation.privacy import in_words, worst
 from protea.report import groups
 from protea.runs.reader import RunReader, unwell
 from protea.runs.settings_diff import words_of
 
 MOST = 4  # methods, or data sets, that a title names
+ODD = 0.05  # a difference of accuracies from which on somebody will ask
+FEW = 200  # test samples of all clients, below which single ones can be seen in the headline
 
 
 def title(runs: Sequence[RunReader]) -> str:
@@ -80,6 +83,48 @@ def notices(runs: Sequence[RunReader], found: Sequence[dict[str, Any]]) -> list[
     """Runs that have not ended, and for each group what its runs warn of."""
     by_label = {each["label"]: [runs[index] for index in each["runs"]] for each in found}
     return [*unfinished(runs), *noisy(by_label), *unwell(by_label)]
+
+
+def remarks(
+    runs: Sequence[RunReader], found: Sequence[dict[str, Any]], comparison: Mapping[str, Any] | None
+) -> list[str]:
+    """Sentences that explain numbers at which a reader may wonder: each once, in the words of the first run."""
+    told = []
+    for group in found:
+        ended = [runs[index] for index in group["runs"] if runs[index].summary is not None]
+        name = f"{group['label']}: " if len(found) > 1 else ""
+        told += [f"{name}{text}" for run in ended[:1] for text in surprises(run)]
+    for each in (comparison or {}).get("gains", []):
+        over = each.get("over")
+        if over is not None and over["high"] < 0:
+            told.append(
+                f"{each['label']} is worse than {(comparison or {})['against']} by {-100 * over['mean']:.1f} points, "
+                "and not by chance: on these data, with these settings, it costs accuracy."
+            )
+    return told
+
+
+def surprises(run: RunReader) -> Iterator[str]:
+    """What is odd about the headline of a run that has ended."""
+    summary, last = run.ended, run.scored[-1] if run.scored else None
+    accuracy, test = summary.get("accuracy"), summary.get("test", {})
+    if accuracy is None:
+        return
+    better = max((rule for rule in test if rule != "method"), key=lambda rule: test[rule]["weighted"], default=None)
+    if better is not None and test[better]["weighted"] > accuracy + ODD:
+        yield (
+            f"by another rule ({RULES.get(better, better)}) the same models reach {test[better]['weighted']:.1%}, "
+            f"where the method's own has {accuracy:.1%}. What a model knows and how it answers are two things: see the "
+            "table of rules below."
+        )
+    if last is not None and last.accuracy is not None and abs(last.accuracy - accuracy) > ODD / 2:
+        rounds = span(summary["made"]["rounds"])
+        yield (
+            f"the headline is of round {rounds}, {PROTOCOLS.get(summary['made']['protocol'], 'as chosen')}; the last "
+            f"round has {last.accuracy:.1%}."
+        )
+    if run.data.clients and 0 < (samples := sum(sum(each.test) for each in run.data.clients)) < FEW:
+        yield f"there are {samples} test samples in all, so one of them is {1 / samples:.1%}."
 
 
 def noisy(by_label: Mapping[str, Sequence[RunReader]]) -> list[str]:

@@ -10,6 +10,7 @@ result.py         what a run gave, typed
 summary.py        the headline numbers, and how they were made
 warnings.py       signs that a run is not well
 reader.py         a run as its directory tells it, without torch
+follower.py       a run that goes on, read again and again
 compare.py        methods side by side
 gain.py           by how much a run is better than another, client by client; bootstrap.py draws the intervals
 beside.py         the gains of runs on one split, kept in their summaries

@@ -19,7 +19,7 @@ from protea.runs.reader import split_mark
 from protea.runs.tables import html_table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What a run gave.  ``directory`` is where it left its traces, if it was told to."""
 
@@ -70,6 +70,17 @@ class Result:
     def warnings(self) -> dict[str, str]:
         """Signs that the run is not well, by kind."""
         return dict(self.summary["warnings"])
+
+    def __repr__(self) -> str:
+        """Show the headline in three lines."""
+        protocol, sent = self.summary["made"]["protocol"], self.summary["bytes_up"] + self.summary["bytes_down"]
+        doubts = f", {len(self.warnings)} warnings" if self.warnings else ""
+        return (
+            f"Result of {self.method}: accuracy {percent(self.accuracy)} % ({PROTOCOLS.get(protocol, protocol)})\n"
+            f"  {len(self.records)} rounds, commonest class {percent(self.summary['majority'])} %, "
+            f"{format_bytes(sent)} sent{doubts}\n"
+            f"  records in {self.directory or 'memory'}"
+        )
 
     def _repr_html_(self) -> str:
         """Show the headline numbers, for a notebook."""

@@ -16,6 +16,8 @@ FREE = (
     "limits", "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.protocol",
     "evaluation.rules", "evaluation.metrics",
 )  # fmt: skip
+# What earlier versions did not write, with what they did: it sets no runs apart.
+UNWRITTEN: dict[str, Any] = {"evaluation.answer": "method", "training.order": "shuffled"}
 NAMED = ("alone", "protect")  # the name of the method says these
 # Of the others, these must be the same in one table; all that remain make a row of their own.
 SAME = ("rounds", "clients", "fraction", "data", "evaluation")
@@ -23,10 +25,8 @@ SAME = ("rounds", "clients", "fraction", "data", "evaluation")
 
 def settings(run: RunReader) -> dict[str, Any]:
     """The settings that make a run's numbers, but for its seed, by name: ``training.lr``."""
-    # An empty list, or the method's own rule, says no more than none, and earlier versions did not write it.
-    usual = {
-        name: value for name, value in flat(run.config).items() if (name, value) != ("evaluation.answer", "method")
-    }
+    # An empty list says no more than none, and earlier versions did not write it.
+    usual = {name: value for name, value in flat(run.config).items() if UNWRITTEN.get(name) != value}
     return {name: value for name, value in usual.items() if value != [] and not under(name, (*FREE, *NAMED))}
 
 
@@ -38,11 +38,13 @@ def labels(runs: Sequence[RunReader]) -> list[str]:
     """
     tables, usual = [settings(run) for run in runs], usual_settings(runs)
     common = [name for name in differing(tables) if not under(name, ["method", "alone"])]  # a method's name says alone
+    by_method: dict[str, list[dict[str, Any]]] = {}
+    for run, table in zip(runs, tables, strict=True):
+        by_method.setdefault(run.method, []).append(table)
+    own = {method: [name for name in differing(some) if under(name, ["method"])] for method, some in by_method.items()}
     found, kinds = [], list[str]()
     for run, table in zip(runs, tables, strict=True):
-        of_method = [other for each, other in zip(runs, tables, strict=True) if each.method == run.method]
-        own = [name for name in differing(of_method) if under(name, ["method"])]
-        words = [_word(name, table) for name in own + common if name in table and not under(name, SAME)]
+        words = [_word(name, table) for name in own[run.method] + common if name in table and not under(name, SAME)]
         odd = [name for name in common if under(name, SAME) and _mark(table.get(name)) != _mark(usual.get(name))]
         if len(odd) > 1:
             kind = " ".join(_word(name, table) for name in odd)

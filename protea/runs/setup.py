@@ -39,7 +39,7 @@ from protea.federation.record import Record
 from protea.models.prompted import prompt_encoder
 from protea.runs.directory import RunDirectory
 from protea.runs.environment import environment
-from protea.runs.settings_diff import differing, flat, shown, under
+from protea.runs.settings_diff import UNWRITTEN, differing, flat, shown, under
 from protea.runs.summary import summarise
 
 ENGINE = ("name", "workers", "limit", "retries", "memory", "address", "gpus")
@@ -135,7 +135,7 @@ class Simulation(RunSetup):
         stored = tomllib.loads(directory.config_path.read_text("utf-8"))
         later = {f.name: f.default for f in fields(Experiment) if f.default is not MISSING}  # than that run, maybe
         sections = {name: to_table(section) for name, section in LATER.items()}
-        given, there = flat(to_table(self.experiment)), {**flat(sections), **flat({**later, **stored})}
+        given, there = flat(to_table(self.experiment)), {**UNWRITTEN, **flat(sections), **flat({**later, **stored})}
         free = [*FREE, "models.channels_last"] if isinstance(self.experiment.models.channels_last, str) else FREE
         if other := [name for name in differing([given, there]) if not under(name, free)]:
             found = ", ".join(
@@ -152,6 +152,16 @@ class Simulation(RunSetup):
             self.partition = PartitionFile(str(directory.partition_path))
         registry.find("engines", self.experiment.engine_name).warm()  # workers start while data are loaded
         self.experiment = replace(self.experiment, models=self.factory.models)  # with channels_last decided
+        if self.factory.first_weights is not None:
+            self.start_server(self.new_server())  # what does not fit fails now
+
+    def start_server(self, server: Server) -> None:
+        """Let the method initialise a server's memory, and give it the first weights that it should have."""
+        server.rounds = self.rounds
+        with server.rng.at("round", 0).default("start"):
+            self.method.start_server(server)
+        if self.factory.first_weights is not None:
+            self.factory.first_weights.into_server(server.memory)
 
     @cached_property
     def factory(self) -> ClientFactory:
@@ -167,7 +177,11 @@ class Simulation(RunSetup):
 
     def federation(self, watch: Watch) -> Federation:
         self.engine = open_engine(self.experiment, self.factory)
-        return federation(self.experiment, self.factory, self.engine, watch)
+        loop = federation(self.experiment, self.factory, self.engine, watch)
+        if self.factory.first_weights is not None:
+            loop.start()
+            self.factory.first_weights.into_server(loop.server.memory)
+        return loop
 
     def summary(self, records: Sequence[Record]) -> dict[str, Any]:
         return summarise(self.experiment, list(records), self.factory.data)
@@ -233,14 +247,16 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
     channels_last = factory.make.channels_last(experiment.training.batch)
     factory = replace(factory, models=replace(factory.models, channels_last=channels_last))
     with Streams(experiment.seed).default("try"):
-        for member in dict.fromkeys(factory.members):
-            model = factory.make(member)
+        models = {member: factory.make(member) for member in dict.fromkeys(factory.members)}
+        for model in models.values():
             refuse_unread(federated.dataset, model.view)
             if experiment.training.dp is not None:
                 refuse_shared_statistics([model], model.name)
             refuse_budget(experiment, model)
         if experiment.models.server is not None:
             refuse_unread(federated.dataset, factory.make("server").view)
+    if factory.first_weights is not None:
+        factory.first_weights.check(experiment.clients, [models[member] for member in factory.members])
     return factory
 
 

@@ -213,6 +213,15 @@ def test_show_says_what_would_be_done_and_does_nothing(command: Command, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["exp.toml"]
 
 
+def test_show_names_what_differs_from_the_reference_code(command: Command, tmp_path: Path):
+    shown = command("show", "exp.toml", "method.name=fedproto@htfllib", "training.last=drop").out
+    assert "fedproto@htfllib: these settings are not those of the reference code" in shown
+    assert "training.order is shuffled here, fixed there" in shown and "training.last is" not in shown
+    assert "Reference" not in command("show", "exp.toml", "method.name=fedgh").out  # nobody spoke of another code
+    meant = command("show", "exp.toml", "method.name=fedgh", "training.order=fixed").out
+    assert "fedgh@htfllib" in meant and "models.start is not set" in meant
+
+
 GROUPS = {"data": "sources"}
 
 

@@ -120,19 +120,19 @@ def test_a_server_that_goes_back_one_round_has_it_trained_from_the_state_before(
     for round, seed in ((1, 1), (2, 2), (3, 33)):
         alone = plain.run(Job("train", round, 2, down(seed)))
     assert all(torch.equal(tensor, alone.up[name]) for name, tensor in reply_from_bytes(again).up.items())
-    assert sorted({name.partition("/")[0] for name in states(trained.store.folder)}) == ["000002", "000003"]
+    assert sorted({name.partition("/")[0] for name in states(trained.store.folder)}) == ["000001", "000002", "000003"]
 
 
 def test_a_server_that_goes_back_too_far_is_told_so(trained: DurableWorker) -> None:
-    for round in (1, 2, 3):
+    for round in (1, 2, 3, 4):
         ask(trained, round)
     kept = states(trained.store.folder)
     reply = reply_from_bytes(ask(trained, 2, seed=22))
-    assert reply.error is not None and "trained up to round 3, and its state before round 2 is kept no longer" in (
+    assert reply.error is not None and "trained up to round 4, and its state before round 2 is kept no longer" in (
         reply.error
     )
     assert reply.up == {} and states(trained.store.folder) == kept
-    assert up(ask(trained, 4)) == expected([("train", round) for round in (1, 2, 3, 4)])[-1]  # and no harm is done
+    assert up(ask(trained, 5)) == expected([("train", round) for round in (1, 2, 3, 4, 5)])[-1]  # and no harm is done
 
 
 def test_an_older_round_is_evaluated_as_it_was_and_the_next_goes_on_from_the_newest(trained: DurableWorker) -> None:
@@ -152,7 +152,7 @@ def test_the_newest_rounds_are_on_disk_and_no_others(trained: DurableWorker) -> 
         ask(trained, round)
         ask(trained, round, "evaluate")
     names = sorted(path.name for path in (trained.store.folder / "client-002").iterdir())
-    assert KEEP == 2 and names == ["000004", "000005"]
+    assert KEEP == 3 and names == ["000003", "000004", "000005"]
     files = sorted(path.name for path in (trained.store.folder / "client-002" / "000005").iterdir())
     assert files == ["client-002.safetensors", "job", "reply"]
     assert newest_state(trained.store.folder, 2) == trained.store.folder / "client-002" / "000005"
@@ -194,17 +194,17 @@ def test_what_a_killed_process_left_is_cleared_away(trained: DurableWorker) -> N
     (own / ".hidden").write_text("not ours")
     again = durable(trained.store.folder)
     again.store.tidy()
-    assert sorted(path.name for path in own.iterdir()) == [".hidden", "000001", "000002"]
+    assert sorted(path.name for path in own.iterdir()) == [".hidden", "000000", "000001", "000002"]
     assert up(ask(again, 3)) == expected([("train", round) for round in (1, 2, 3)])[-1]
 
 
 def test_leftovers_are_no_hindrance_where_nobody_tidies(trained: DurableWorker) -> None:
     ask(trained, 1), ask(trained, 2)
     own = trained.store.folder / "client-002"
-    for left in (".000003", ".dropped-000001"):
+    for left in (".000003", ".dropped-000000"):
         shutil.copytree(own / "000001", own / left)
     assert up(ask(trained, 3)) == expected([("train", round) for round in (1, 2, 3)])[-1]
-    assert sorted(path.name for path in own.iterdir()) == ["000002", "000003"]
+    assert sorted(path.name for path in own.iterdir()) == ["000001", "000002", "000003"]
 
 
 PLACES = ["save_client", "write_bytes", "write_text", "sync_folder"]  # before the first, in the second, after the last
@@ -239,7 +239,7 @@ def test_killed_while_it_writes_it_goes_on_as_if_nothing_had_been(tmp_path: Path
     wanted = expected([("train", round) for round in (1, 2, 3, 4)])
     for place in PLACES:
         names = sorted(path.name for path in (tmp_path / place / "client-002").iterdir())
-        assert names == [".000003", "000001", "000002"]
+        assert names == [".000003", "000000", "000001", "000002"]
         again = durable(tmp_path / place)
         again.store.tidy()
         assert [up(ask(again, round)) for round in (2, 3, 4)] == wanted[1:]

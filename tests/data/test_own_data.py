@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch.utils.data import TensorDataset
 
 from protea.core.errors import DataError
 from protea.data import Arrays
+from protea.data.new_samples import SampleForm
 from protea.data.sources.csv_table import Csv
 from protea.data.sources.folder import Folder
 from protea.data.sources.npz import Npz
@@ -249,4 +252,41 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path, text: str, message: 
 def test_a_table_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_bytes(b"a,y\n\xff,1\n")
     with pytest.raises(DataError, match="is not a table in utf-8"):
-        Csv(str(tmp_path / "own.csv"), label="y").load()
+        Csv(str(tmp_path / "own.csv"), label="y", encoding="utf-8").load()
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16"])
+def test_delimiter_and_encoding_are_guessed(tmp_path: Path, mark: str, encoding: str) -> None:
+    text = 'größe,"breite; cm|",ward,outcome\n1,2,A,krank\n3,4,B,gesünder\n'
+    lines = [mark.join(cells) for cells in csv.reader(text.splitlines())]
+    lines[0] = lines[0].replace("breite; cm|", '"breite; cm|"')
+    (tmp_path / "own.csv").write_bytes("\n".join(lines).encode(encoding))
+    data = Csv(str(tmp_path / "own.csv"), label="outcome", key="ward").load()
+    assert data.x.tolist() == [[1, 2], [3, 4]] and set(data.names) == {"krank", "gesünder"}
+
+
+def test_how_a_table_is_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(TABLE.replace(",", ";"))
+    source = Csv(str(tmp_path / "own.csv"), label="outcome")
+    assert source.how_read() == "own.csv is read as utf-8, its columns parted by ';' (delimiter and encoding guessed)."
+    given = replace(source, delimiter=";", encoding="latin-1")
+    assert given.how_read() == "own.csv is read as latin-1, its columns parted by ';'."
+
+
+def test_columns_are_left_out_by_name(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(TABLE)
+    source = Csv(str(tmp_path / "own.csv"), label="outcome", drop=("ward", "age"))
+    assert source.load().x.tolist() == [[80.5], [60], [70]]
+    form = SampleForm(("ill", "well"), (1,), torch.float32, False, False)
+    assert torch.as_tensor(source.read_new(tmp_path / "own.csv", form).x).tolist() == [[80.5], [60], [70]]
+    with pytest.raises(DataError, match=r"has no column 'wards'.  Did you mean ward\?"):
+        replace(source, drop=("wards",)).load()
+
+
+def test_a_label_column_that_names_no_classes_is_refused(tmp_path: Path) -> None:
+    rows = "".join(f"{n},{n % 3},{n + 0.5}\n" for n in range(40))
+    (tmp_path / "own.csv").write_text("id,kind,price\n" + rows)
+    assert Csv(str(tmp_path / "own.csv"), label="kind").load().classes == 3
+    with pytest.raises(DataError, match="label column 'price' has 40 different values in 40 rows"):
+        Csv(str(tmp_path / "own.csv"), label="price").load()

@@ -65,7 +65,7 @@ def test_spiral_arms() -> None:
     radius = data.x.norm(dim=1).reshape(6, 5000)
     torch.testing.assert_close(radius[:, [0, -1]], torch.tensor([[1.0, 10.0]] * 6))
     # class k = 1 begins at angle pi/3 and ends at 2 pi/3; sine comes first
-    torch.testing.assert_close(data.x[[0, 4999]], torch.tensor([[3**0.5 / 2, 0.5], [5 * 3**0.5, -5.0]]))
+    torch.testing.assert_close(data.x[[5000, 9999]], torch.tensor([[3**0.5 / 2, 0.5], [5 * 3**0.5, -5.0]]))
     assert torch.equal(Spiral(seed=3).load().x, Spiral(seed=3).load().x)
     assert not torch.equal(Spiral(seed=3).load().x, Spiral(seed=4).load().x)
 
@@ -251,7 +251,7 @@ def test_a_table_in_another_encoding(tmp_path: Path) -> None:
     data = Csv(path, label="about", text="said", encoding="latin-1").load()
     assert isinstance(data.x, Texts) and data.x[0] == "Grüße"
     with pytest.raises(DataError, match=r'byte 13 does not fit.\n  .*encoding = "latin-1"'):
-        Csv(path, label="about", text="said").load()
+        Csv(path, label="about", text="said", encoding="utf-8").load()
     with pytest.raises(DataError, match="there is no encoding 'latin-one'"):
         Csv(path, label="about", text="said", encoding="latin-one").load()
 

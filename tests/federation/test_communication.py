@@ -76,7 +76,7 @@ def numbers(method: Method, experiment: Experiment, factory: ClientFactory) -> f
     ids=["lg_fedavg", "fedgen", "fml"],
 )
 def test_weights_are_as_many_as_in_the_table(method, counted, printed):
-    assert numbers(method, *practical(images=10, side=32)) == CLIENTS * counted
+    assert numbers(method, *practical(images=4, side=32)) == CLIENTS * counted
     assert round(CLIENTS * counted / 1e6, 2) == printed
 
 

@@ -30,7 +30,7 @@ from protea.runs import checkpoint
 Make = Callable[[WorkerPlan], JobEngine]
 Left = dict[str, Any]  # what a run leaves: its records but for cost, and its last checkpoint
 
-ROUNDS, FRACTION = 3, 0.75  # of the run that others are compared with
+ROUNDS, FRACTION = 2, 0.75  # of the run that others are compared with: a first round, and one that builds on it
 
 
 def workers(count: int) -> Make:

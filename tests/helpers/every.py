@@ -23,13 +23,21 @@ def light(method: Method[Any, Any]) -> Method[Any, Any]:
     return replace(method, **{name: min(getattr(method, name), FEW[name]) for name in own})
 
 
+def suited(method: Method[Any, Any]) -> Method[Any, Any]:
+    """The same method with a scale that fits the toy: those of papers belong to 512 dimensions, and diverge in 16."""
+    scale = getattr(method, "scale", 0.0)
+    return replace(cast(Any, method), scale=10.0) if scale > 30 else method
+
+
 def methods() -> dict[str, Method[Any, Any]]:
     found: dict[str, Method[Any, Any]] = {"consensus": Consensus()}
     for name in registry.table("methods"):
         kind = registry.find("methods", name)
         found[name] = in_a_plain_clone(kind())
         found |= {
-            f"{name}@{variant}": in_a_plain_clone(kind(**fields)) for variant, fields in kind.variants.items() if fields
+            f"{name}@{variant}": suited(in_a_plain_clone(kind(**fields)))
+            for variant, fields in kind.variants.items()
+            if fields
         }
     return found
 

@@ -85,12 +85,11 @@ def _be_nest(pipe: Connection) -> None:
     from protea.engines.flower import QUIET
 
     os.environ.update(QUIET)  # before Flower looks at it
-    for name in ("flower-superlink", "flower-supernode"):
-        (program,) = entry_points(group="console_scripts", name=name)
-        program.load()
+    (program,) = entry_points(group="console_scripts", name="flower-superlink")
+    program.load()
     import protea.engines.flower.engine
     import protea.network.coordinator.service
-    import protea.network.site.join  # noqa: F401
+    import protea.network.site.process  # noqa: F401
 
     while True:
         match pipe.recv():

@@ -139,7 +139,7 @@ def test_prototypes_follow_uploads_and_are_set_at_right_angles():
 
 def test_a_class_that_nobody_reports_is_kept_at_right_angles_to_what_is_reported():
     part = Prototypes(torch.eye(3, 4), torch.tensor([1.0, 1.0, 0.0]))
-    server = served(FedORGP(server_epochs=2000, server_lr=0.05), [part])
+    server = served(FedORGP(server_epochs=250, server_lr=0.4), [part])
     prototypes: Prototypes = server.memory["prototypes"]
     assert prototypes.present.all()
     assert cosines(torch.cat([prototypes.vectors[2:], part.vectors[:2]]))[0, 1:].abs().max() < 0.1

@@ -113,18 +113,18 @@ def test_the_alignment_terms_are_label_smoothing(classes: int, entropy: float, s
     down, z = directions(classes, 5, seed), directions(4, 5, seed + 1).vectors
     y, method = torch.arange(4) % classes, FedPAGR(entropy=entropy)
     smooth = F.cross_entropy(method.nearness(z, down), y, label_smoothing=entropy / (1 + entropy))
-    torch.testing.assert_close(method.alignment(z, y, down), (1 + entropy) * smooth, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(method.align(z, y, down), (1 + entropy) * smooth, atol=1e-5, rtol=1e-5)
 
 
 def test_entropy_of_one_tenth_smooths_labels_by_one_eleventh():
     down, z, y = directions(), directions(seed=1).vectors, torch.arange(6)
     smooth = F.cross_entropy(10 * z @ down.vectors.T, y, label_smoothing=1 / 11)
-    torch.testing.assert_close(FedPAGR().alignment(z, y, down), 1.1 * smooth)
+    torch.testing.assert_close(FedPAGR().align(z, y, down), 1.1 * smooth)
 
 
 def test_where_all_classes_are_equally_near_both_terms_are_log_c():
     z, down = torch.tensor([[0.0, 0.0, 1.0]]), Prototypes(torch.eye(2, 3), torch.ones(2))
-    assert FedPAGR(entropy=0.5).alignment(z, torch.tensor([1]), down).item() == pytest.approx(1.5 * math.log(2))
+    assert FedPAGR(entropy=0.5).align(z, torch.tensor([1]), down).item() == pytest.approx(1.5 * math.log(2))
 
 
 def test_cross_entropy_of_an_anchored_classifier_is_never_small():
@@ -137,7 +137,7 @@ def test_cross_entropy_of_an_anchored_classifier_is_never_small():
 def test_the_gradient_of_the_loss_at_a_prototype_is_finite():
     down = directions()
     z = down.vectors.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(FedPAGR().alignment(F.normalize(z, dim=1), torch.arange(6), down), z)
+    (slope,) = torch.autograd.grad(FedPAGR().align(F.normalize(z, dim=1), torch.arange(6), down), z)
     assert torch.isfinite(slope).all()
 
 
@@ -275,3 +275,10 @@ def test_one_client_alone_learns_too():
     worker = toy.worker(FedPAGR(), toy.build, seed=7)
     records = list(Federation(worker.method, Inline(worker), toy.server(), FederationPlan(clients=1, rounds=4)).run())
     assert records[-1].accuracy is not None and records[-1].accuracy > 0.8
+
+
+def test_without_the_alignment_terms_only_the_anchored_classifier_teaches():
+    """Its temperature then plays no part in training."""
+    plain, other = (toy.play(FedPAGR(alignment=0.0, temperature=t), 1)[0] for t in (0.1, 0.5))
+    assert toy.same_models(plain, other)
+    assert not toy.same_models(plain, toy.play(FedPAGR(), 1)[0])

@@ -168,3 +168,14 @@ def test_it_can_answer_by_the_clients_own_prototypes():
     client.model.eval()
     x, _ = client.train.batch(torch.arange(30))
     assert torch.equal(method.predict(client, x, None), sent.scores(client.model.features(x)))
+
+
+def test_the_steps_of_alignment_are_recorded():
+    _, server = toy.play(ProtoNorm(), 2)
+    assert 1 < server.memory["alignment_steps"] <= ProtoNorm().steps
+    _, server = toy.play(ProtoNorm(alignment="unit"), 2)
+    assert server.memory["alignment_steps"] == 0
+
+
+def test_variants_have_the_scale_of_paper_and_code():
+    assert [ProtoNorm(**ProtoNorm.variants[name]).scale for name in ("paper", "code")] == [100, 80]

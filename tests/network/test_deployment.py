@@ -1,4 +1,4 @@
-"""The engine over real SuperLink and SuperNode processes on loopback."""
+"""The engine over a real SuperLink and nodes in processes of their own, on loopback."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_equals_the_inline_engine_to_the_bit(name: str, rounds: int, deployme
 
 @pytest.mark.parametrize("deployment", by_night(2), indirect=True)
 def test_secure_sums_equal_those_of_the_inline_engine_to_the_bit(deployment: Deployment) -> None:
-    """Three more messages each way in a round, over SuperLink and two SuperNodes."""
+    """Three more messages each way in a round, over a SuperLink and two nodes."""
     filters = (SecureSum(),)
     there = play(
         FedProto(),
@@ -63,21 +63,21 @@ def test_secure_sums_equal_those_of_the_inline_engine_to_the_bit(deployment: Dep
 
 
 @pytest.mark.parametrize("cold", [False, *by_night(True)], ids=["warm", "cold"])
-def test_flowers_programs_end_with_the_process_that_started_them(cold: bool, tmp_path: Path) -> None:
-    """It is killed, and has no chance to end them."""
-    starter = warm_flower.Begun(deploy, tmp_path / "programs", cold=cold)
-    until(lambda: (tmp_path / "programs").exists() or not starter.is_alive())
-    programs = [int(word) for word in (tmp_path / "programs").read_text().split()]
-    assert len(programs) == 2 and all(alive(program) for program in programs)
+def test_flowers_program_ends_with_the_process_that_started_it(cold: bool, tmp_path: Path) -> None:
+    """That is killed, and has no chance to end it."""
+    starter = warm_flower.Begun(deploy, tmp_path / "program", cold=cold)
+    until(lambda: (tmp_path / "program").exists() or not starter.is_alive())
+    program = int((tmp_path / "program").read_text())
+    assert alive(program)
     starter.kill()
-    until(lambda: not any(alive(program) for program in programs))
+    until(lambda: not alive(program))
 
 
 def deploy(told: Path) -> None:
-    """Start Flower's programs, write down which processes they are, and wait."""
+    """Start Flower's program, write down which process it is, and wait."""
     found = Deployment(1)
     assert found.link.program is not None
-    write_text(told, f"{found.link.program.process.pid} {found.nodes[0].program.process.pid}")
+    write_text(told, str(found.link.program.process.pid))
     signal.pause()
 
 

@@ -67,7 +67,7 @@ def kill_site(all_of: Parties, base: CoordinatorDirectory, site: Site, server: P
 
 
 def kill_client_process(all_of: Parties, base: CoordinatorDirectory, site: Site, server: Party, joined: Party) -> Party:
-    os.kill(process("protea.network.site.join import serve", site.path), signal.SIGKILL)
+    os.kill(process("protea.network.site.process import serve", site.path), signal.SIGKILL)
     until(lambda: "it is started anew" in joined.said())
     return server
 

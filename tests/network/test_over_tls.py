@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import ssl
 import urllib.request
@@ -61,14 +62,15 @@ def test_who_was_not_invited_is_refused_and_nothing_begins(tmp_path: Path) -> No
         until(lambda: healthy(f"https://{address}/health", trusting))
         without_key, wrong_ca = all_of.join(stranger), all_of.join(elsewhere)
         unencrypted = Node(tmp_path / "unencrypted", address)
+        tries = iter(range(3))
+        unencrypted.attend(lambda kind, message: pytest.fail(f"{kind} came"), lambda: next(tries, None) is None)
+        found = json.loads((unencrypted.folder / "connection.json").read_bytes())
+        assert found["state"] == "away" and not (unencrypted.folder / "node.json").exists()
         until(lambda: "does not let this site in" in without_key.said())
         assert wrong_ca.wait() == 2 and "certificate is not one of this federation's" in wrong_ca.said()
         with pytest.raises(OSError) as refusal:
             urllib.request.urlopen(f"http://{address}/health", timeout=10)
         assert not isinstance(refusal.value, HTTPError)  # there is no answer in the clear, not even a no
-        until(lambda: "retrying" in unencrypted.program.said(1000))  # it has tried
-        assert "SuperNode ID" not in unencrypted.program.said(1000)
-        unencrypted.stop()
         assert "has come" not in server.said() and "Round 1" not in server.said()
 
 

@@ -33,8 +33,8 @@ from protea.methods.fedplvm import ClustersAndModel
 from protea.methods.fedproto import FedProto
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
-from protea.network.site.join import refuse_by_policy
 from protea.network.site.policy import CLASS_VECTORS, NAME, Policy, PolicyFile, read_policy
+from protea.network.site.process import refuse_by_policy
 from protea.network.site.refusals import expiry, refusals, sends_class_vectors
 from protea.network.site.release import PolicyRelease
 from protea.network.site.service import SiteService

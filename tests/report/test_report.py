@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import csv
+import hashlib
 import json
 import shutil
 import subprocess
@@ -15,11 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 from answered import answered_run
+from browsing import all_of, choose, chromium
 from typer.testing import CliRunner
-from wanted import extra, lacking
+from wanted import extra
 
 import protea
 from protea import Data, Experiment, Result
+from protea.cli import report as report_command
 from protea.cli.app import app
 from protea.config.families import Models
 from protea.config.sections import Engine, Evaluation
@@ -30,6 +34,7 @@ from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.report import compared, figures, groups, space, words
 from protea.report import content as contents
+from protea.report import page as pages
 from protea.report.content import content, read
 from protea.report.page import embedded, page
 from protea.runs.compare import compare
@@ -144,6 +149,12 @@ def test_a_run_that_goes_on_is_read_and_knows_the_majority_class(first: Result, 
 
 def test_a_run_without_any_line_is_read(young: dict[str, Any]) -> None:
     assert young["runs"][0]["rounds"] == [] and young["runs"][0]["details"]["clients"] == []
+
+
+def test_a_result_shows_itself_in_three_lines(first: Result) -> None:
+    lines = repr(first).splitlines()
+    assert len(lines) == 3 and lines[0].startswith(f"Result of fedproto: accuracy {100 * first.accuracy:.1f} % (round")
+    assert lines[1].startswith("  3 rounds, commonest class ") and lines[2] == f"  records in {first.directory}"
 
 
 def test_equal_runs_give_equal_reports(first: Result, one: dict[str, Any]) -> None:
@@ -424,8 +435,20 @@ def test_no_name_can_end_the_element_it_is_embedded_in() -> None:
 def test_the_page_refers_to_nothing_outside(one: dict[str, Any]) -> None:
     text = page(one)
     assert "default-src 'none'" in text
+    for name in pages.VENDORED:  # as they were published; the policy lets nothing be fetched, whatever they hold
+        assert pages.text(name) in text
+        text = text.replace(pages.text(name), "")
     assert [word for word in ("src=", "@import", "url(", "innerHTML", "eval(") if word in text] == []
     assert text.count("http://") == text.count("http://www.w3.org/2000/svg") == 1 and "https://" not in text
+
+
+def test_the_drawing_library_is_as_it_was_published() -> None:
+    folder = Path(pages.__file__).parent / "vendor"
+    sums = dict(reversed(line.split("  ")) for line in (folder / "SHA256SUMS").read_text().splitlines())
+    assert {f"vendor/{name}" for name in sums} == set(pages.VENDORED)
+    for name, expected in sums.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == expected
+    assert {path.name for path in folder.glob("LICENSE*")} == {"LICENSE-d3.txt", "LICENSE-plot.txt"}
 
 
 def test_the_report_knows_run_directories_and_no_torch() -> None:
@@ -481,6 +504,12 @@ def test_the_command_says_what_is_wrong(first: Result, tmp_path: Path) -> None:
     assert isinstance(found.exception, ConfigError) and "holds no run" in str(found.exception)
     found = CliRunner().invoke(app, ["report", str(first.directory), "--out", str(tmp_path / "no" / "r.html")])
     assert isinstance(found.exception, ConfigError) and "Make it first" in str(found.exception)
+    found = CliRunner().invoke(app, ["report", str(first.directory), "--out", str(tmp_path)])
+    assert isinstance(found.exception, ConfigError) and f"--out {tmp_path / 'report.html'}" in str(found.exception)
+    (tmp_path / "taken").touch()
+    said = r"taken/x cannot be written: .*  Choose another --figures\."
+    with pytest.raises(ConfigError, match=said), report_command.writable("--figures"):
+        (tmp_path / "taken" / "x").mkdir()
 
 
 def test_figures_without_matplotlib_say_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -561,25 +590,8 @@ Open = Callable[[dict[str, Any]], Any]
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    from selenium.webdriver.chrome.service import Service
-
-    chromium = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
-    driver = shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        lacking("a browser (chromium with its chromedriver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for name in (
-        "headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
-        "disable-component-update", "disable-sync", "window-size=1200,900",
-        f"user-data-dir={tmp_path_factory.mktemp('browser')}",
-    ):  # fmt: skip
-        options.add_argument(f"--{name}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options=options, service=Service(driver))
-    yield found
-    found.quit()
+    with chromium(tmp_path_factory.mktemp("browser")) as found:
+        yield found
 
 
 @pytest.fixture
@@ -595,17 +607,6 @@ def opened(browser: Any, tmp_path: Path) -> Open:
         return browser
 
     return open
-
-
-def choose(browser: Any, control: str, value: str) -> None:
-    from selenium.webdriver.support.select import Select
-
-    Select(browser.find_element("id", control)).select_by_value(value)
-
-
-def all_of(browser: Any, css: str) -> list[Any]:
-    found: list[Any] = browser.find_elements("css selector", css)
-    return found
 
 
 def numbers(browser: Any, figure: str) -> list[list[str]]:
@@ -641,7 +642,7 @@ def test_every_figure_is_drawn_and_says_what_it_shows(opened: Open, one: dict[st
 def test_gains_are_drawn_client_by_client(opened: Open, comparable: dict[str, Any]) -> None:
     page = opened(comparable)
     (found,) = comparable["comparison"]["gains"]
-    assert len(all_of(page, "#gain-clients g.dumbbell")) == len(found["clients"])
+    assert len(all_of(page, "#gain-clients .dumbbell path")) == len(found["clients"])
     (heading,) = all_of(page, "#gain h3")
     assert heading.text == "Gain over training alone"
     (row,) = all_of(page, "#gain tbody tr")
@@ -658,7 +659,7 @@ def test_curves_have_a_point_for_each_round_and_the_numbers_of_the_records(
     assert [s.get_attribute("data-name") for s in all_of(page, "#accuracy .series")] == [
         "client 0", "client 1", "client 2", "client 3", "all clients",
     ]  # fmt: skip
-    assert len(all_of(page, "#accuracy .series circle")) == 5 * 3
+    assert len(all_of(page, "#accuracy .dots circle")) == 5 * 3
     assert len(all_of(page, "#accuracy .guide")) == 2  # in the plot and in its legend
     accuracies = [f"{100 * record.accuracy:.1f}" for record in first.records]
     assert [row[-1] for row in numbers(page, "accuracy")[1:]] == accuracies
@@ -667,7 +668,7 @@ def test_curves_have_a_point_for_each_round_and_the_numbers_of_the_records(
     head = [f"{100 * record.validation['head'].weighted:.1f}" for record in first.records]
     table = numbers(page, "accuracy")
     assert [row[table[0].index("classifier")] for row in table[1:]] == head
-    assert len(all_of(page, "#accuracy .series circle")) == 3 * len(first.records[0].validation)
+    assert len(all_of(page, "#accuracy .dots circle")) == 3 * len(first.records[0].validation)
 
 
 def test_the_slider_moves_the_map_by_keyboard_and_takes_the_others_along(opened: Open, one: dict[str, Any]) -> None:
@@ -676,7 +677,7 @@ def test_the_slider_moves_the_map_by_keyboard_and_takes_the_others_along(opened:
     frames = one["runs"][0]["details"]["space"]["prototypes"]["frames"]
 
     def places() -> list[str]:
-        return [point.get_attribute("transform") for point in all_of(page, "#map .map .point")]
+        return [point.get_attribute("transform") for point in all_of(page, "#map .points path")]
 
     last = places()
     assert len(last) == len(frames[2]["owner"])
@@ -720,11 +721,11 @@ def test_several_runs_are_compared_with_mean_and_interval(
     assert f"{mean:.1f} ± {margin:.1f} %\naccuracy of fedproto, 2 seeds" in cards and len(cards) == 3
     assert "± is the 95 % interval" in page.find_element("id", "section-headline").text
     rows = [[cell.text for cell in row.find_elements("css selector", "th, td")] for row in all_of(page, "#compared tr")]
-    assert rows[0] == ["method", "seeds", "mean", "sd", "± 95 %", "to local", "± 95 %", "p", "majority", "sent"]
+    assert rows[0] == ["method", "seeds", "mean", "sd", "± 95 %", "to local", "majority", "sent"]  # one pair
     assert {row[0]: row[1:3] for row in rows[1:]}["fedproto"] == ["2", f"{mean:.2f}"]
     means = [float(row[2]) for row in rows[1:]]
     assert means == sorted(means, reverse=True)
-    assert len(all_of(page, "#comparison .dot")) == 3
+    assert len(all_of(page, "#comparison .dots circle")) == 3
     assert [s.get_attribute("data-name") for s in all_of(page, "#accuracy .series")] == ["fedproto (2 seeds)", "local"]
     assert len(all_of(page, "#accuracy .band")) == 1
     shown = float(numbers(page, "accuracy")[2][1])
@@ -809,7 +810,7 @@ def test_a_run_that_goes_on_says_so_on_top(
 ) -> None:
     page = opened(going)
     assert page.find_element("css selector", ".notice").text.startswith("going has not ended: round 2 of 3.")
-    assert len(all_of(page, "#accuracy .series circle")) == 5 * 2
+    assert len(all_of(page, "#accuracy .dots circle")) == 5 * 2
     assert f"{100 * first.records[1].accuracy:.1f} %" in page.find_element("css selector", ".tiles").text
     page = opened(young)
     assert len(all_of(page, ".missing")) > 5
@@ -836,3 +837,71 @@ def test_the_page_fits_a_phone(opened: Open, browser: Any, three: dict[str, Any]
     assert page.execute_script("return document.documentElement.scrollWidth") == 360
     assert page.find_element("css selector", "#accuracy svg[role=img]").size["width"] <= 340
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_every_figure_can_be_saved_as_it_is_drawn_and_as_numbers(
+    opened: Open, browser: Any, first: Result, one: dict[str, Any], tmp_path: Path
+) -> None:
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    page = opened(one)
+    for figure in ("accuracy", "loss", "by-class", "answers", "distribution", "map", "cosines", "margins", "time"):
+        assert [button.text for button in all_of(page, f"#{figure} .files button")][:2] == ["SVG", "PNG"]
+    for button in all_of(page, "#accuracy .files button"):
+        page.execute_script("arguments[0].click()", button)
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    files = [tmp_path / f"protea-accuracy.{kind}" for kind in ("svg", "png", "csv")]
+    WebDriverWait(page, 20).until(lambda _: all(path.is_file() and path.stat().st_size for path in files))
+    drawn, picture, table = files
+    assert drawn.read_text(encoding="utf-8").startswith("<svg") and "var(--" not in drawn.read_text(encoding="utf-8")
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 5000
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["all clients"] for row in rows] == [f"{100 * record.accuracy:.1f}" for record in first.records]
+    assert page.get_log("browser") == []
+
+
+def test_the_loss_is_drawn_and_is_that_of_the_records(opened: Open, first: Result, comparable: dict[str, Any]) -> None:
+    page = opened(comparable)
+    found = [float(row[1]) for row in numbers(page, "loss")[1:]]
+    run = comparable["runs"][0]
+    assert run["loss"] == pytest.approx([record.loss for record in first.records], rel=1e-4)
+    assert len(found) == 3 and len(all_of(page, "#loss .band")) == 1
+    choose(page, "loss-view", "clients")
+    assert [s.get_attribute("data-name") for s in all_of(page, "#loss .series")][-1] == "all clients"
+    losses = [each.loss for each in first.records[2].clients]
+    assert [float(cell) for cell in numbers(page, "loss")[3][1:5]] == pytest.approx(losses, rel=0.01)
+
+
+def test_what_is_answered_for_what_has_recall_and_precision(opened: Open, first: Result, one: dict[str, Any]) -> None:
+    table = numbers(opened(one), "answers")
+    assert table[0] == ["class", "samples", "answered", "right", "recall in %", "precision in %"]
+    counted = first.records[-1].classes
+    assert [int(row[1]) for row in table[1:]] == counted["samples"]
+    assert [int(row[3]) for row in table[1:]] == counted["hits"]
+
+
+def test_one_seed_has_no_columns_of_dashes_and_says_what_to_run(
+    opened: Open, first: Result, beside: Result, one: dict[str, Any]
+) -> None:
+    page = opened(content([RunReader.read(run.directory) for run in (first, beside)]))
+    assert [cell.text for cell in all_of(page, "#compared th[scope=col]")] == [
+        "method", "seeds", "mean", "to local", "majority", "sent",
+    ]  # fmt: skip
+    assert "protea sweep CONFIG.toml seed=1..5" in page.find_element("css selector", "#compared .note").text
+    made = page.find_element("id", "made").text
+    assert one["made"]["version"] == protea.__version__ and f"Protea {protea.__version__} on 20" in made
+
+
+def test_surprising_numbers_are_explained() -> None:
+    by_rule = {"method": {"weighted": 0.5}, "head": {"weighted": 0.8}}
+    summary = {**ended(), "accuracy": 0.5, "test": by_rule}
+    assert list(words.surprises(a_run("a", summary=summary))) == [
+        "by another rule (classifier) the same models reach 80.0%, where the method's own has 50.0%. What a model "
+        "knows and how it answers are two things: see the table of rules below."
+    ]
+    runs, found = [a_run("a", summary=summary)], [{"label": "fedproto", "runs": [0]}]
+    worse = {"against": "local", "gains": [{"label": "fedproto", "over": {"mean": -0.1, "high": -0.02}}]}
+    told = words.remarks(runs, found, worse)
+    assert len(told) == 2 and told[1].startswith("fedproto is worse than local by 10.0 points, and not by chance")
+    assert words.remarks([a_run("b", summary={**ended(), "accuracy": 0.9, "test": {}})], found, None) == []

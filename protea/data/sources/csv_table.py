@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +27,7 @@ from protea.data.texts import Texts
 TableRow = tuple[int, list[str]]  # the number of its line, and its cells
 
 LONGEST = 1 << 27  # characters that a cell may have: a clinical note may be long
+DELIMITERS = ",;\t|"
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 
 
@@ -32,11 +35,12 @@ MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 class Csv:
     """A .csv or .csv.gz file with a header line.
 
-    ``label`` is the column with the class, ``key`` the one that says whose a row is.  Samples
-    are the texts in the column ``text``; without that, the numbers in ``features``, which are
-    all other columns if not given.  In the column ``split`` the words in ``test`` mark rows of
-    the test part.  ``standardise`` brings each feature to mean 0 and deviation 1 over the whole
-    table, test rows included.  With ``missing = "drop"`` rows are left out that lack something.
+    ``label`` is the column with the class, ``key`` the one that says whose a row is.  Samples are the texts in the
+    column ``text``; without that, the numbers in ``features``, which are all other columns if not given, but for those
+    in ``drop``.  What parts columns (``delimiter``) and how letters are written (``encoding``) is guessed if not given.
+    In the column ``split`` the words in ``test`` mark rows of the test part.  ``standardise`` brings each feature to
+    mean 0 and deviation 1 over the whole table, test rows included.  With ``missing = "drop"`` rows are left out that
+    lack something.
     """
 
     path: str
@@ -44,11 +48,12 @@ class Csv:
     key: str | None = None
     text: str | None = None
     features: tuple[str, ...] | None = None
+    drop: tuple[str, ...] = ()
     split: str | None = None
     test: tuple[str, ...] = ("test",)
     standardise: bool = False
-    delimiter: str = ","
-    encoding: str = "utf-8"
+    delimiter: str | None = None
+    encoding: str | None = None
     missing: Literal["refuse", "drop"] = "refuse"
 
     @property
@@ -62,20 +67,22 @@ class Csv:
         if self.text is not None and (self.features is not None or self.standardise):
             raise DataError(f"{path}: samples are texts ({self.text!r}) or numbers (features, standardise), not both.")
         named = [name for name in (self.label, self.key, self.text, self.split) if name is not None]
-        for name in (*named, *(self.features or ())):
+        for name in (*named, *(self.features or ()), *self.drop):
             if name not in header:  # which there are is not said of texts: without a header they are one
                 known = "Expected is a header line." if self.text is not None else nearest(name, header)
                 raise DataError(f"{path} has no column {name!r}.  {known}")
         place = {name: column for column, name in enumerate(header)}
-        features = self.features or tuple(name for name in header if name not in named)
+        features = self.columns_learned(header)
         if self.text is not None:
-            features = ()
+            pass  # the text alone
         elif not features:
             raise DataError(f"{path} has no column besides {', '.join(header)}: nothing to learn from.")
         rows = self.complete(path, rows, place, named, features)
         marked = [self.split is not None and row[place[self.split]].strip() in self.test for _, row in rows]
         rows = [rows[i] for i in sorted(range(len(rows)), key=lambda i: marked[i])]  # test rows are last
-        y, names = convert.to_labels([row[place[self.label]].strip() for _, row in rows])
+        labels = [row[place[self.label]].strip() for _, row in rows]
+        refuse_no_classes(path, self.label, labels)
+        y, names = convert.to_labels(labels)
         keys = convert.number_keys([row[place[self.key]].strip() for _, row in rows]) if self.key else None
         x: Tensor | Texts
         if self.text is not None:
@@ -83,6 +90,27 @@ class Csv:
         else:
             x = self.numbers(path, rows, place, features)
         return Dataset(x, y, names, sum(marked), keys)
+
+    def columns_learned(self, header: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns of numbers that samples are made of; none where samples are texts."""
+        named = (self.label, self.key, self.text, self.split, *self.drop)
+        if self.text is not None:
+            return ()
+        return tuple(name for name in self.features or header if self.features or name not in named)
+
+    def how_read(self) -> str:
+        """Say how the table is read: what parts its columns, and its encoding, guessed or given."""
+        found = self.settled()
+        guessed = [name for name in ("delimiter", "encoding") if getattr(self, name) is None]
+        how = f" ({' and '.join(guessed)} guessed)" if guessed else ""
+        return f"{Path(self.path).name} is read as {found.encoding}, its columns parted by {found.delimiter!r}{how}."
+
+    def settled(self) -> Csv:
+        """Return the same source with the delimiter and encoding that its table is read with."""
+        content = files.read_content(files.user_path(self.path))
+        encoding = self.encoding or guessed_encoding(content)
+        delimiter = self.delimiter or guessed_delimiter(content.decode(encoding, errors="replace"))
+        return replace(self, delimiter=delimiter, encoding=encoding)
 
     def read_new(self, path: Path, form: SampleForm) -> NewSamples:
         """Read rows of another table as :meth:`load` reads those of this one: the same columns, found by name.
@@ -144,16 +172,19 @@ class Csv:
     def rows(self, path: Path) -> tuple[list[str], list[TableRow]]:
         """Read the table: the names of its columns, and each row with the number of its line."""
         csv.field_size_limit(LONGEST)
+        content = files.read_content(path)
+        encoding = self.encoding or guessed_encoding(content)
         try:
-            text = files.read_content(path).decode(self.encoding).removeprefix("\ufeff")
-            reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter, strict=True)
+            text = content.decode(encoding).removeprefix("\ufeff")
+            delimiter = self.delimiter or guessed_delimiter(text)
+            reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
             header = [name.strip() for name in next(reader, [])]
             rows = [(reader.line_num, row) for row in reader if row]
         except LookupError as error:
-            raise DataError(f"{path}: there is no encoding {self.encoding!r}.  utf-8 and latin-1 are two.") from error
+            raise DataError(f"{path}: there is no encoding {encoding!r}.  utf-8 and latin-1 are two.") from error
         except (UnicodeDecodeError, csv.Error) as error:
             raise DataError(
-                f"{path} is not a table in {self.encoding} text: {reason(error)}.\n"
+                f"{path} is not a table in {encoding} text: {reason(error)}.\n"
                 f'  If it has another encoding, say so: encoding = "latin-1".'
             ) from error
         if not rows:
@@ -166,6 +197,41 @@ class Csv:
         return header, rows
 
 
+def guessed_encoding(content: bytes) -> str:
+    """Return how the letters of a file are probably written: as its first bytes say, in UTF-8, or as in Windows.
+
+    >>> guessed_encoding("größe".encode()), guessed_encoding("größe".encode("cp1252"))
+    ('utf-8', 'cp1252')
+    """
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    for name in ("utf-8", "cp1252"):
+        with suppress(UnicodeDecodeError):
+            content.decode(name)
+            return name
+    return "latin-1"
+
+
+def guessed_delimiter(text: str) -> str:
+    """Return what parts the header of a table into most columns; a comma where nothing does.
+
+    >>> guessed_delimiter('age;"weight, kg";ward'), guessed_delimiter("age")
+    (';', ',')
+    """
+    header = text.lstrip("\ufeff").partition("\n")[0]
+    return max(DELIMITERS, key=lambda mark: len(next(csv.reader([header], delimiter=mark), [])))
+
+
+def refuse_no_classes(path: Path, column: str, labels: Sequence[str]) -> None:
+    """Raise :class:`DataError` for a label column that has nearly as many values as rows: it says no class."""
+    values = len(set(labels))
+    if len(labels) >= 20 and values > 0.5 * len(labels):
+        raise DataError(
+            f"{path}: the label column {column!r} has {values} different values in {len(labels)} rows, so it names no "
+            f"classes.  Name the column with the class as label; a number to predict must be put into classes first."
+        )
+
+
 def parse_number(cell: str, path: Path, line: int, column: str) -> float:
     """Return the number in a cell; raise :class:`DataError` for anything else."""
     if cell.strip().lower() in MISSING:
@@ -175,7 +241,7 @@ def parse_number(cell: str, path: Path, line: int, column: str) -> float:
     except ValueError:
         raise DataError(
             f"{path}, line {line}, column {column!r}: {shown_cell(cell)} is not a number.\n"
-            f"  Leave the column out by naming the others in features, write categories as numbers, or name it as text."
+            f"  Leave the column out (drop = [{column!r}]), write categories as numbers, or name it as text."
         ) from None
     if not math.isfinite(value):
         raise DataError(f"{path}, line {line}, column {column!r}: {cell!r} is not a finite number.")
@@ -186,7 +252,7 @@ def missing_value(path: Path, line: int, column: str) -> DataError:
     """Make the error for an empty cell."""
     return DataError(
         f"{path}, line {line}, column {column!r}: the value is missing.\n"
-        f'  Fill it in, or leave such lines out (missing = "drop"), or the column, by naming the others in features.'
+        f'  Fill it in, or leave such lines out (missing = "drop"), or the column (drop = [{column!r}]).'
     )
 
 

@@ -1,19 +1,20 @@
-"""Federations over a network, carried by Flower's SuperLink and SuperNodes.
+"""Federations over a network, carried by Flower's SuperLink.
 
-    programs.py    start Flower's own programs; they end with the process that started them
+    programs.py    start Flower's own program; it ends with the process that started it
     tasks.py       who may take Flower's tasks, and signs of life while one is worked on
     codec.py       our bytes in Flower's records, and back
     door.py        the port that is open to the world: what sites need passes, and nothing else
     link.py        a SuperLink, and this process as the server side of a run on it
-    node.py        a SuperNode, and this process as its client side
+    node.py        this process as a node of a SuperLink: it asks for messages, and answers them
+    node_key.py    the key by which a SuperLink knows a node
     grid.py        the engine: jobs to nodes, replies from them, with deadline and retries
     node_queue.py  which jobs wait, which are on their way, which were lost
     engine.py      a whole deployment on this machine, for experiments with engine.name=flower
 
 Flower carries messages, encrypts them, tells who sent them, and notices who is gone.  It runs
-no code of ours: the server and the clients are processes that Protea starts, which take
-Flower's tasks over its Runtime API.  So nothing that a coordinator sends is executed at a
-site, and a client process with torch in place serves all rounds.
+no code of ours: the server and the clients are processes that Protea starts.  The server takes
+its run as a task of Flower's Runtime API, the clients talk to the Fleet API.  So nothing that a
+coordinator sends is executed at a site, and a client process with torch in place serves all rounds.
 
 Only this folder knows Flower's types.  They are those of one release; see ``pyproject.toml``.
 """
@@ -53,6 +54,6 @@ from flwr.supercore.inflatable import inflatable_utils  # noqa: E402  of this ve
 
 # A message is announced before all its parts are there.  Who looks for a part too early would wait a second; twice or
 # more in every step of a round.
-for pull in (inflatable_utils.pull_objects, inflatable_utils.pull_and_inflate_object_from_tree):
-    pull.__kwdefaults__ = {**(pull.__kwdefaults__ or {}), "initial_backoff": BACKOFF}
+pull = inflatable_utils.pull_objects
+pull.__kwdefaults__ = {**(pull.__kwdefaults__ or {}), "initial_backoff": BACKOFF}
 logging.getLogger("flwr").setLevel(logging.ERROR)  # what matters is raised, and told in our words

@@ -1,4 +1,4 @@
-"""A whole deployment on this machine: a SuperLink, SuperNodes, and a process for the clients of each.
+"""A whole deployment on this machine: a SuperLink, and nodes that are processes with clients.
 
 For testing: an experiment's messages take every step that they would take over a network.
 """
@@ -26,7 +26,7 @@ from protea.core.payload import to_bytes
 from protea.engines.base import EngineBase
 from protea.engines.flower.grid import Network, NodeInfo
 from protea.engines.flower.link import Link
-from protea.engines.flower.node import Node, attend
+from protea.engines.flower.node import Node
 from protea.engines.flower.programs import free_port
 from protea.engines.messages import job_from_bytes, joined, parted, reply_to_bytes
 from protea.engines.processes.forkserver import processes
@@ -35,7 +35,7 @@ from protea.federation.jobs import Job, Reply, Watch, ignore
 
 
 class Deployment:
-    """A SuperLink and SuperNodes on this machine."""
+    """A SuperLink on this machine, and what nodes need to connect to it."""
 
     def __init__(self, count: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="protea-"))
@@ -50,14 +50,14 @@ class Deployment:
             raise
 
     def close(self) -> None:
-        for node in self.nodes:
-            node.stop()
         self.link.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Flower(EngineBase):
     """A Flower deployment on this machine, for testing; client *i* is at node *i* modulo ``workers``."""
+
+    several_jobs = True
 
     def __init__(self, plan: WorkerPlan, settings: Engine | None = None, deployment: Deployment | None = None) -> None:
         self.settings = settings or Engine()
@@ -115,7 +115,7 @@ class Flower(EngineBase):
 
     def _host(self, k: int) -> BaseProcess:
         node = self.deployment.nodes[k]
-        given = (self.sent, k, node.address, node.folder, self.folder / f"clients-{k}", self.first)
+        given = (self.sent, k, node, self.folder / f"clients-{k}", self.first)
         process: BaseProcess = processes().Process(target=host, args=given, daemon=True, name=f"protea-{k}")
         process.start()
         return process
@@ -127,8 +127,8 @@ class Flower(EngineBase):
         self.hosts = []
 
 
-def host(plan: WorkerPlan, number: int, address: str, folder: Path, clients: Path, first: Path | None) -> None:
-    """Answer the messages of a node, for ever.  This is the whole life of its client process."""
+def host(plan: WorkerPlan, number: int, node: Node, clients: Path, first: Path | None) -> None:
+    """Be a node, and answer its messages, for ever.  This is the whole life of a client process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
     threading.Thread(target=end_with_parent, daemon=True).start()
     worker = DurableWorker(plan, clients, reply_to_bytes, first)
@@ -139,7 +139,7 @@ def host(plan: WorkerPlan, number: int, address: str, folder: Path, clients: Pat
             return to_bytes({}, node=number)
         return joined([worker.answer(job_from_bytes(part), part) for part in parted(message)])
 
-    attend(address, folder, handle)
+    node.attend(handle)
 
 
 def end_with_parent() -> None:

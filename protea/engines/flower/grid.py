@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
@@ -27,9 +27,11 @@ from protea.engines.flower.node_queue import NodeQueue
 from protea.engines.messages import job_to_bytes, joined, parted, readable, reply_from_bytes
 from protea.federation.jobs import Job, Reply, Watch, ignore
 
-POLL = 0.1  # seconds between looks for replies
+POLL, SELDOM = 0.02, 0.5  # seconds between looks for replies: at first, and after a long wait
+SHARE = 50  # a look follows after this part of the time that was waited so far
 LOOK = 1.0  # seconds between looks for nodes
 DAY = 86_400.0  # seconds
+TOGETHER = 16  # nodes whose jobs are handed over at once
 ASKED = 60.0  # seconds that a node has to say who it is
 CONNECT = 10  # tries to connect anew
 BROKEN = 1000  # code of an error: a reply came that cannot be read
@@ -70,6 +72,8 @@ class Network(EngineBase):
     ``place(client)`` is the name of the node that has the client; ``name(node, about)`` the name of a node that has
     said hello, or a :class:`PayloadError` for one that is not wanted.
     """
+
+    several_jobs: ClassVar[bool] = True  # a client does the jobs of one message one after another, and answers all
 
     carrier: Carrier
     place: Callable[[int], int]
@@ -127,6 +131,7 @@ class Network(EngineBase):
     def _replies(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         """Send jobs and look for answers until all are there, or the deadline is over; give replies as they come."""
         queue = NodeQueue(jobs, self.place, self.retries, self.deadline)
+        last = time.monotonic()  # when there was a reply
         while queue:
             self.meanwhile()
             replies: list[Reply] = []
@@ -137,8 +142,10 @@ class Network(EngineBase):
                 yield replace(failed(job, f"its node was lost {times} times while it worked."), away=True)
             for job in queue.expire():
                 yield replace(failed(job, f"no answer within {self.deadline:g} s (deadline)."), away=True)
+            now = time.monotonic()
+            last = now if replies else last
             if queue:
-                time.sleep(POLL)
+                time.sleep(min(max(POLL, (now - last) / SHARE), SELDOM))
 
     def _exchange(self, queue: NodeQueue) -> list[Reply]:
         """Send what can be sent, and give the replies that have come."""
@@ -161,12 +168,15 @@ class Network(EngineBase):
     def _send(self, queue: NodeQueue) -> None:
         """Send each node that is there the jobs that wait for it."""
         ttl = min(DAY, max(1.0, queue.left))
-        for place, node, jobs in list(queue.due(self.online)):
-            content = wrap(self.sign("job", joined([job_to_bytes(job) for job in jobs])))
-            message = Message(content, node, "query.job", ttl=ttl, group_id=str(jobs[0].round))
-            (identity,) = self.grid.push_messages([message])
-            if identity:  # else the node has just left
-                queue.send(identity, place, node, self.there[node].last_activated_at)
+        due = list(queue.due(self.online))
+        for start in range(0, len(due), TOGETHER):
+            some, messages = due[start : start + TOGETHER], []
+            for _, node, jobs in some:
+                content = wrap(self.sign("job", joined([job_to_bytes(job) for job in jobs])))
+                messages.append(Message(content, node, "query.job", ttl=ttl, group_id=str(jobs[0].round)))
+            for (place, node, _), identity in zip(some, self.grid.push_messages(messages), strict=True):
+                if identity:  # else the node has just left
+                    queue.send(identity, place, node, self.there[node].last_activated_at)
 
     def _read(self, jobs: Sequence[Job], message: Message) -> Iterator[Reply]:
         """Give the replies to the jobs of one message."""

@@ -15,25 +15,39 @@ from typing import Any
 
 import httpx
 from flwr.app import Error, Message
+from flwr.app.message import make_message, remove_content_from_message
 from flwr.cli.build import build_fab_from_files
-from flwr.common.serde import fab_to_proto, run_from_proto
+from flwr.common.serde import fab_to_proto, message_from_proto, message_to_proto, run_from_proto
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
     RegisterNodeRequest,
     StartRunRequest,
     UnregisterNodeRequest,
 )
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushAppMessagesRequest,
+)
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.inflatable.inflatable_object import InflatableObject, get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
 from protea.core.errors import ProteaError
+from protea.engines.flower.codec import fetch, hand_over
 from protea.engines.flower.door import Door, Limits
 from protea.engines.flower.grid import BROKEN
 from protea.engines.flower.programs import Program, free_port
@@ -41,7 +55,7 @@ from protea.engines.flower.tasks import ControlSecret, heartbeat, make_secret, t
 
 LOST = (httpx.HTTPError, OSError)  # what talking to a SuperLink that is gone, or was started anew, may raise
 START = 60.0  # seconds that a SuperLink may take to come up
-PULL = 0.2  # seconds that a look for replies takes, if there is none
+PULL = 0.05  # seconds that an announced reply is waited for, before others are looked for
 
 # What a run must have to be one.  Neither side executes it.
 APP = {
@@ -75,13 +89,15 @@ class PatientGrid(HttpGrid):
     """A grid on which nobody waits for a reply that is never complete.
 
     A node that dies while it sends a reply leaves one that is announced and never complete; Flower would wait two
-    hours for the rest, and meanwhile take no other.  Here each message is pulled by a thread of its own.
+    hours for the rest, and meanwhile take no other.  Here one request asks which replies were announced, and each of
+    these is fetched by a thread of its own.
     """
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.pulled: queue.Queue[tuple[str, list[Message] | Exception]] = queue.Queue()
-        self.busy: set[str] = set()
+        self.limit = 2**31  # most bytes of a reply
+        self.fetched: queue.Queue[tuple[str, Message | Exception]] = queue.Queue()
+        self.busy: set[str] = set()  # messages whose replies are being fetched
         self.pushed: dict[str, Message] = {}  # that were not answered yet
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -90,36 +106,62 @@ class PatientGrid(HttpGrid):
         self.pushed |= {identity: message for identity, message in zip(ids, messages, strict=True) if identity}
         return ids
 
+    def _try_push_messages(self, run_id: int, messages: Iterable[Message]) -> list[str]:
+        """Announce messages, and hand over what they consist of."""
+        objects: dict[str, InflatableObject] = {}
+        request = PushAppMessagesRequest()
+        for message in messages:
+            request.messages_list.append(message_to_proto(remove_content_from_message(message)))
+            request.message_object_trees.append(get_object_tree(message))
+            objects |= get_all_nested_objects(message)
+        told = self._runtime_client.PushMessages(request)
+        push = make_push_object_fn_protobuf(self._runtime_client.PushObject, self.node, run_id, told.session_id)
+        hand_over(objects, push, told.objects_to_push)
+        return list(told.message_ids)
+
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Give the replies to these messages that are complete by now."""
         wanted, found = set(message_ids), []
         self.pushed = {identity: message for identity, message in self.pushed.items() if identity in wanted}
-        for identity in wanted - self.busy:
-            self.busy.add(identity)
-            threading.Thread(target=self._pull, args=(identity,), daemon=True).start()
+        if waiting := wanted - self.busy:
+            told = self._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=waiting))
+            for announced, tree in zip(told.messages_list, told.message_object_trees, strict=True):
+                identity = str(announced.metadata.reply_to_message_id)
+                self.busy.add(identity)
+                message = message_from_proto(announced)
+                threading.Thread(target=self._fetch, args=(identity, message, tree), daemon=True).start()
         with suppress(queue.Empty):
-            identity, result = self.pulled.get(timeout=PULL)
-            while True:
+            while self.busy:
+                identity, result = self.fetched.get(timeout=PULL)
                 self.busy.discard(identity)
                 if isinstance(result, LOST):
                     raise result
-                if isinstance(result, Exception) and identity in self.pushed:
+                if identity not in wanted or identity not in self.pushed:
+                    continue
+                if isinstance(result, Exception):
                     why = f"its reply cannot be read: {type(result).__name__}."
-                    result = [Message(Error(code=BROKEN, reason=why), reply_to=self.pushed[identity])]
-                for message in result if isinstance(result, list) else []:
-                    if message.metadata.reply_to_message_id != identity and identity in self.pushed:
-                        why = "its reply says that it is to another message."  # it is the sender who writes this
-                        message = Message(Error(code=BROKEN, reason=why), reply_to=self.pushed[identity])
-                    if identity in wanted:
-                        found.append(message)
-                identity, result = self.pulled.get_nowait()
+                    result = Message(Error(code=BROKEN, reason=why), reply_to=self.pushed[identity])
+                found.append(result)
         return found
 
-    def _pull(self, identity: str) -> None:
+    def _fetch(self, identity: str, announced: Message, tree: ObjectTree) -> None:
+        """Fetch a reply, and tell the SuperLink that it may forget it."""
         try:
-            self.pulled.put((identity, list(super().pull_messages([identity]))))
+            self.fetched.put((identity, self._complete(announced, tree)))
+            request = ConfirmMessageReceivedRequest(
+                node=self.node, run_id=self.run.run_id, message_object_id=announced.metadata.message_id
+            )
+            with suppress(*LOST):
+                self._runtime_client.ConfirmMessageReceived(request)
         except Exception as error:  # for whoever asked
-            self.pulled.put((identity, error))
+            self.fetched.put((identity, error))
+
+    def _complete(self, announced: Message, tree: ObjectTree) -> Message:
+        if announced.has_error():
+            return announced
+        pull = make_pull_object_fn_protobuf(self._runtime_client.PullObject, self.node, self.run.run_id)
+        content = fetch(tree, lambda part: pull_objects([part], pull)[part], self.limit)
+        return make_message(metadata=announced.metadata, content=content)
 
 
 class Link:
@@ -166,8 +208,6 @@ class Link:
         except httpx.HTTPStatusError:  # a key that was struck off once, by whomever, is refused for ever
             assert self.program is not None
             self.program.stop()
-            for file in self.folder.glob("state.db*"):
-                file.unlink()
             self._start()
             self._let_in()
         fab, _ = build_fab_from_files(APP)
@@ -242,7 +282,7 @@ class Link:
         self.folder.mkdir(parents=True, exist_ok=True)
         secret = make_secret(self.folder)
         arguments = ["--host", self.host, "--port", str(self.port), "--isolation", "process"]
-        arguments += ["--superexec-auth-secret-file", str(secret), "--database", str(self.folder / "state.db")]
+        arguments += ["--superexec-auth-secret-file", str(secret)]  # its state is in memory; ours is in checkpoints
         if self.tls is None:
             arguments.append("--insecure")
         else:

@@ -1,86 +1,249 @@
-"""A SuperNode, and this process as its client side."""
+"""This process as a node of a SuperLink: it asks for messages, and answers them.
+
+It connects out, opens no port, and is the process that trains.  Flower's own SuperNode would be one process more at
+each site, with a port, and a dozen requests more for each message.
+"""
 
 from __future__ import annotations
 
+import re
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
-from flwr.supercore.constant import TaskType
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL, ErrorCode
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    RegisterNodeFleetRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
+from flwr.proto.node_pb2 import Node as NodeProto
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, pull_objects
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from protea.core.errors import ProteaError
-from protea.engines.flower.codec import unwrap, wrap
-from protea.engines.flower.programs import Program, free_port
-from protea.engines.flower.tasks import heartbeat, make_secret, taker, worker
+from protea.core.errors import PayloadError, ProteaError
+from protea.core.files import write_json
+from protea.engines.flower.codec import fetch, hand_over, unwrap, wrap
+from protea.engines.flower.node_key import known_node, node_key
 
-POLL = 0.1  # seconds between looks for a message, at a process on the same machine
+FAST, SLOW = 0.04, 3.0  # seconds between looks for a message: soon after the last one, and after a long wait
+SHARE = 10  # a look follows after this part of the time that was waited so far
+LIGHT = 5  # and after this many times the seconds that the last look took: a busy server is asked less often
+AGAIN = 1.0  # seconds before another try to connect
+SAID = 5.0  # seconds without a server before the screen says so
 LIMIT = 2**31  # bytes of a message that are looked at; it comes from a server that the site has chosen to trust
 
 Handle = Callable[[str, bytes], bytes]  # from what is asked ("hello", "job") and the bytes of it to those of the answer
+T = TypeVar("T")
 
 
+def pause(waited: float, took: float) -> float:
+    """Give the seconds until the next look for a message, after ``waited`` seconds without one."""
+    return min(max(FAST, waited / SHARE, LIGHT * took), SLOW)
+
+
+@dataclass(frozen=True)
 class Node:
-    """A SuperNode that connects to the SuperLink at ``superlink``; with ``ca`` over TLS, as the owner of ``key``.
+    """A node of the SuperLink at ``superlink``; with ``ca`` over TLS, as the owner of ``key``.
 
-    It opens no port to the outside; its client side talks to it on this machine.
+    How its connection stands is in the file ``folder/connection.json``.
     """
 
-    def __init__(self, folder: Path, superlink: str, ca: Path | None = None, key: Path | None = None) -> None:
-        self.folder, self.superlink, self.ca, self.key = folder, superlink, ca, key
-        self.port = free_port()
-        self.start()
+    folder: Path
+    superlink: str
+    ca: Path | None = None
+    key: Path | None = None
 
-    def start(self) -> None:
-        secret = make_secret(self.folder)
-        arguments = ["--superlink", self.superlink, "--host", "127.0.0.1", "--port", str(self.port)]
-        arguments += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
-        arguments += ["--insecure"] if self.ca is None else ["--root-certificates", str(self.ca)]
-        arguments += [] if self.key is None else ["--auth-supernode-private-key", str(self.key)]
-        self.program = Program("flower-supernode", arguments, self.folder)
+    def attend(self, handle: Handle, over: Callable[[], bool] = lambda: False) -> None:
+        """Answer messages, one after another, until ``over()``; connect anew whenever that is needed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+        private = node_key(self.folder, self.key)
+        while not over():
+            try:
+                with closing(self._client(private)) as client:
+                    connection = Connection(self, client, private, over)
+                    connection.activate()
+                    connection.attend(handle)
+            except httpx.HTTPStatusError as error:
+                if not connection.id.node_id:  # else it was let in, and will be again
+                    self.note("refused", f"{error.response.status_code}: {error.response.text[:500]}")
+            except (httpx.HTTPError, OSError) as error:
+                words = f"{type(error).__name__}: {error}"
+                mended = not re.search("certificate.verify.failed|wrong.version.number", words, re.IGNORECASE)
+                self.note("away" if mended else "impossible", words)
+            if not over():
+                time.sleep(AGAIN)
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+    def note(self, state: str, words: str = "") -> None:
+        """Write down how the connection stands: connected, refused, away, or impossible."""
+        with suppress(OSError):  # a full disk is told of elsewhere
+            write_json(self.folder / "connection.json", {"state": state, "words": words})
 
-    def stop(self) -> None:
-        self.program.stop()
-
-
-def attend(address: str, folder: Path, handle: Handle) -> None:
-    """Answer the messages of the node at ``address``, one after another, for ever."""
-    with closing(taker(address, folder)) as client:
-        while True:
-            with suppress(httpx.HTTPError):  # the node is not up yet, or was started anew
-                found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
-                if found.HasField("task"):
-                    try:
-                        work(address, found.token, handle)
-                    except httpx.HTTPError:
-                        raise
-                    except Exception:  # Flower has many kinds for what it cannot read, and anybody may send that
-                        traceback.print_exc()  # the node gives such a message up after a while
-                    continue
-            time.sleep(POLL)
+    def _client(self, private: ec.EllipticCurvePrivateKey) -> FleetHttpClient:
+        signed = NodeAuthHttpInterceptor(private, private.public_key())
+        version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+        trusted = None if self.ca is None else self.ca.read_bytes()
+        return FleetHttpClient.from_server_address(self.superlink, self.ca is None, trusted, [version, signed])
 
 
-def work(address: str, token: str, handle: Handle) -> None:
-    """Answer one message.  Whatever happens, an answer is sent: a node that gets none stands still for ever."""
-    with closing(worker(address, token)) as client:
-        pulse = heartbeat(client)
+class Connection:
+    """A node that is known to the SuperLink, from its activation to its end."""
+
+    def __init__(
+        self, node: Node, client: FleetHttpClient, private: ec.EllipticCurvePrivateKey, over: Callable[[], bool]
+    ) -> None:
+        self.node, self.client, self.over = node, client, over
+        self.key = public_key_to_bytes(private.public_key())
+        self.id = NodeProto()  # without a number until it is active
+
+    def attend(self, handle: Handle) -> None:
+        """Answer messages until ``over()``, or until the server does not know this node any more."""
+        self.node.note("connected")
+        pulse = HeartbeatSender(self._beat)
         pulse.start()
         try:
-            message, context, _, _ = pull_task_input(client)
-            push_message(client, answered(message, handle), context)
-            push_task_output(client, context, SubStatus.COMPLETED, "")
+            self._answer_all(handle)
         finally:
-            pulse.stop()
+            if pulse.is_running:
+                pulse.stop()
+            with suppress(httpx.HTTPError):
+                self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.id.node_id))
+
+    def activate(self) -> None:
+        """Tell the server that this node is there."""
+        request = ActivateNodeRequest(public_key=self.key, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
+        last = known_node(self.node.folder)
+        if self.node.key is None:
+            with suppress(httpx.HTTPStatusError):  # it is known already
+                self.client.RegisterNode(RegisterNodeFleetRequest(public_key=self.key))
+        try:
+            found = self.client.ActivateNode(request).node_id
+        except httpx.HTTPStatusError:
+            if last is None:
+                raise
+            with suppress(httpx.HTTPStatusError):  # a process before this one was killed, and counts as being there
+                self.client.DeactivateNode(DeactivateNodeRequest(node_id=last))
+            found = self.client.ActivateNode(request).node_id
+        self.id = NodeProto(node_id=found)
+        write_json(self.node.folder / "node.json", {"node": found})
+
+    def _beat(self) -> bool:
+        """Give a sign of life; that this node is not known any more is noticed by whoever asks for messages."""
+        try:
+            interval = HEARTBEAT_DEFAULT_INTERVAL
+            self.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self.id, heartbeat_interval=interval))
+        except httpx.HTTPStatusError:
+            return True
+        except httpx.HTTPError:
+            return False
+        return True
+
+    def _answer_all(self, handle: Handle) -> None:
+        last = time.monotonic()  # when there was a message
+        while not self.over():
+            began = time.monotonic()
+            found = self._insist(lambda: self.client.PullMessages(PullMessagesRequest(node=self.id)))
+            if found.messages_list:
+                try:
+                    self._answer(message_from_proto(found.messages_list[0]), found.message_object_trees[0], handle)
+                except httpx.HTTPError:
+                    raise
+                except Exception:  # Flower has many kinds for what it cannot read, and for what it has forgotten
+                    traceback.print_exc()
+                last = time.monotonic()
+            else:
+                now = time.monotonic()
+                time.sleep(pause(now - last, now - began))
+
+    def _insist(self, call: Callable[[], T]) -> T:
+        """Call until there is an answer: a server that is away for a while comes back."""
+        began, wait = time.monotonic(), FAST
+        while True:
+            try:
+                found = call()
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code < 500 or self.over():
+                    raise
+            except httpx.TransportError:
+                if self.over():
+                    raise
+            else:
+                if time.monotonic() > began + SAID:
+                    self.node.note("connected")
+                return found
+            if time.monotonic() > began + SAID:
+                self.node.note("away", "the server cannot be reached.")
+            time.sleep(wait)
+            wait = min(2 * wait, SLOW)
+
+    def _answer(self, asked: Message, tree: ObjectTree, handle: Handle) -> None:
+        """Answer one message."""
+        run, began = asked.metadata.run_id, time.monotonic()
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, self.id.node_id, 0
+        pull = make_pull_object_fn_protobuf(
+            lambda request: self._insist(lambda: self.client.PullObject(request)), self.id, run
+        )
+        try:
+            content = fetch(tree, lambda identity: pull_objects([identity], pull)[identity], LIMIT)
+        except PayloadError as error:
+            answer = refusal(asked, str(error))
+        else:
+            done = threading.Thread(target=self._confirm, args=(run, asked.metadata.message_id), daemon=True)
+            done.start()  # the answer need not wait for this
+            answer = answered(make_message(metadata=asked.metadata, content=content), handle)
+        self._send(answer, run, time.monotonic() - began)
+
+    def _confirm(self, run: int, message: str) -> None:
+        """Tell the server that it may forget what the message had."""
+        with suppress(httpx.HTTPError):
+            request = ConfirmMessageReceivedRequest(node=self.id, run_id=run, message_object_id=message)
+            self.client.ConfirmMessageReceived(request)
+
+    def _send(self, answer: Message, run: int, took: float) -> None:
+        answer.metadata.__dict__["_message_id"] = answer.object_id
+        with no_object_id_recompute():
+            tree, objects = get_object_tree(answer), get_all_nested_objects(answer)
+        request = PushMessagesRequest(
+            node=self.id,
+            messages_list=[message_to_proto(remove_content_from_message(answer))],
+            message_object_trees=[tree],
+            clientapp_runtime_list=[took],
+        )
+        told = self._insist(lambda: self.client.PushMessages(request))
+        push = make_push_object_fn_protobuf(
+            lambda request: self._insist(lambda: self.client.PushObject(request)), self.id, run, told.session_id
+        )
+        with suppress(ObjectPushError):  # the answer was taken already, or nobody waits for it any more
+            hand_over(objects, push, told.objects_to_push)
 
 
 def answered(message: Message, handle: Handle) -> Message:

@@ -13,13 +13,10 @@ from pathlib import Path
 from protea.core.errors import ProteaError
 from protea.engines.flower import QUIET
 
-# Not a module of ours: that would import torch, which these programs have no use for.  A SuperNode without a message
-# sleeps three seconds before it looks again, twice or more in every round; here it looks sooner, and so it does for the
-# parts of a message.
+# Not a module of ours: that would import torch, which this program has no use for.
 START = """
 import os, signal, sys, threading, time
 from importlib.metadata import entry_points
-from types import SimpleNamespace
 
 def end_with(parent):
     while os.getppid() == parent:
@@ -30,11 +27,6 @@ def end_with(parent):
 
 threading.Thread(target=end_with, args=(int(sys.argv.pop(1)),), daemon=True).start()
 sys.argv.pop(0)
-if sys.argv[0] == "flower-supernode":
-    import flwr.supernode.start_client_internal as node
-    from flwr.supercore.inflatable.inflatable_utils import pull_objects
-    pull_objects.__kwdefaults__["initial_backoff"] = 0.02  # BACKOFF
-    node.time = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, 0.3)))
 if sys.argv[0] == "flower-superlink":  # what is not for sites or runs is for those who know the secret
     import hashlib, hmac
     import flwr.superlink.main as main

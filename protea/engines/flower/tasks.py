@@ -11,7 +11,6 @@ import httpx
 from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
 from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors import (
-    RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
@@ -55,12 +54,6 @@ def taker(address: str, folder: Path, insecure: bool = True, trusted: bytes | No
     )
     version = RuntimeVersionHttpInterceptor(component_name="SuperExec")
     return RuntimeHttpClient.from_server_address(address, insecure, trusted, [version, signed])
-
-
-def worker(address: str, token: str) -> RuntimeHttpClient:
-    """Open a connection by which the client side of a node's task is done."""
-    version = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
-    return RuntimeHttpClient.from_server_address(address, True, None, [version, RuntimeTokenHttpInterceptor(token)])
 
 
 def heartbeat(client: RuntimeHttpClient) -> HeartbeatSender:

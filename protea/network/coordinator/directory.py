@@ -7,6 +7,7 @@ bundles/         one file for each site, to be handed over by a safe way
 public.safetensors  inputs that all parties have, for methods that need them
 flower/          state and logs of the SuperLink
 run/             records and checkpoints, as of any run
+status.json      what the coordinator does now, and how its sites are, for protea watch
 """
 
 from __future__ import annotations

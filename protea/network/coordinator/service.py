@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from protea.config.sections import participants
 from protea.config.units import in_bytes
 from protea.core.errors import ConfigError, PayloadError
-from protea.core.files import hold_lock
+from protea.core.files import hold_lock, write_json
 from protea.engines.flower.door import Limits
 from protea.engines.flower.grid import Carrier, Network, NodeInfo
 from protea.engines.flower.link import Link
@@ -22,7 +22,7 @@ from protea.federation.loop import Federation, QuorumError
 from protea.federation.record import Record
 from protea.network.coordinator.directory import CoordinatorDirectory, Invited
 from protea.network.coordinator.run import CoordinatedRun
-from protea.network.coordinator.status import Guest, Show, Status
+from protea.network.coordinator.status import Guest, Show, Status, told
 from protea.network.trust import keys
 from protea.runs.observers import Observer
 from protea.runs.run import Run
@@ -52,6 +52,7 @@ class Coordinator(Observer):
                 f"Make the federation with protea federation init --public FILE."
             )
         self.status = Status(self.task)
+        self.kept: dict[str, Any] = {}  # the status as status.json has it
         self.given_up: set[int] = set()  # absent sites that rounds no longer wait for
         self.tries = 0  # of the current round, which had too few replies each time
         self.loop: Federation | None = None  # the current round loop
@@ -118,6 +119,7 @@ class Coordinator(Observer):
         if self.loop is not loop:
             self.loop = loop  # a new loop, which does not know the refusals of failed tries
             loop.ledger.refusals.update(self.refusals)
+            loop.all_there = lambda: self._all_there(loop, network)
         self.status.round = loop.server.round
         end = time.monotonic() + self.task.patience
         while True:
@@ -143,6 +145,16 @@ class Coordinator(Observer):
             )
             self._see(network, sites)
             time.sleep(0.5)
+
+    def _all_there(self, loop: Federation, network: Network) -> bool:
+        """Whether every site that the next round would wait for is connected, and these are enough."""
+        network.meet()
+        sites = self.directory.guests.sites
+        out = [number for number, site in enumerate(sites) if site.removed or loop.ledger.quarantined(number)]
+        wanted = [number for number in range(len(sites)) if number not in {*out, *self.given_up}]
+        here = [number for number in network.online if number not in out]
+        enough = bool(here) and participants(len(here), self.task.fraction) >= self.task.quorum
+        return enough and all(number in here for number in wanted)
 
     def _register(self, network: Network) -> tuple[Invited, ...]:
         """Read the list of invited sites, and register their keys so that the server admits these and no others."""
@@ -221,7 +233,12 @@ class Coordinator(Observer):
         )
 
     def _tell(self, news: str | None = None) -> None:
-        """Show the status, with a line of news if there is one."""
+        """Show the status, with a line of news if there is one, and keep it for pages that follow it."""
+        now = told(self.status)
+        if now != self.kept:
+            self.kept = now
+            with suppress(OSError):  # a full disk stops the run where it writes its records, with what to do
+                write_json(self.directory.path / "status.json", now)
         self.show(self.status, news)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from protea.network.task import Task
 
@@ -31,6 +32,12 @@ class Status:
     accuracy: float | None = None
     sites: list[Guest] = field(default_factory=list)
     strangers: dict[int, str] = field(default_factory=dict)  # nodes that are no site, and why
+
+
+def told(status: Status) -> dict[str, Any]:
+    """Return what pages that follow a federation may know: no keys, no addresses."""
+    sites = [asdict(site) for site in status.sites]
+    return {"round": status.round, "doing": status.doing, "accuracy": status.accuracy, "sites": sites}
 
 
 Show = Callable[[Status, str | None], None]  # a line of news, if there is some

@@ -7,12 +7,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from protea.core.files import naming_file
 from protea.core.payload import parse_json
+from protea.network.site.join import audit_lines
 
 DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
@@ -69,10 +69,3 @@ def header(message: bytes) -> dict[str, Any]:
     """Read type, shape and place of every tensor in a message of our own, without reading the tensors."""
     found: dict[str, Any] = parse_json(message[8 : 8 + int.from_bytes(message[:8], "little")])
     return {name: about for name, about in sorted(found.items()) if name != "__metadata__"}
-
-
-def audit_lines(text: bytes) -> Iterator[dict[str, Any]]:
-    """Read lines of an audit; one that was not written to its end says nothing."""
-    for line in text.splitlines():
-        with suppress(ValueError):
-            yield json.loads(line)

@@ -8,7 +8,7 @@ bundle/      what the coordinator gave it
 state/       its model and memory after the last rounds, scaling and last broadcast; they never leave
 views/       its samples after its model's tokenizer and frozen layers, cached; they never leave
 audit.jsonl  one line for every message that left the site
-flower/      state and logs of the SuperNode
+flower/      log of the client process, and how its connection stands
 """
 
 from __future__ import annotations

@@ -1,101 +1,105 @@
-"""A site's processes: a SuperNode that talks to the coordinator, and a client process that trains.
+"""A site's launcher: ``protea site join`` starts the client process of a site, and watches over it.
 
-``protea site join`` watches over the two.  A client process that is killed is started anew and goes on from what is
-on disk.
+The client process talks to the server and trains (:mod:`protea.network.site.process`).  If it is killed, it is started
+anew and goes on from what is on disk.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from protea.core.errors import PolicyError, ProteaError
+from protea.core import errors
+from protea.core.errors import ConfigError, ProteaError
 from protea.core.files import hold_lock
-from protea.engines.flower.node import Node, attend
-from protea.network.site.audit import Audit, audit_lines
-from protea.network.site.directory import Site
-from protea.network.site.refusals import refusals, refused_task
-from protea.network.site.service import SiteService
 
 PATIENCE = 600.0  # seconds that a site keeps trying while the server refuses it
-AGAIN = 3.0  # seconds between these tries
-SAID = 2.0  # seconds for the last answer to be sent before the processes are stopped
+LAST = 5.0  # seconds for the last answer to be sent before the client process is stopped
 SHORT = 10.0  # seconds: a process that ends sooner probably will end so again
 TRIES = 3  # such early ends in a row before giving up
+FAILED = 3  # exit code of a client process that has said why it cannot begin
+SERVE = "import sys; from protea.network.site.process import serve; serve(*sys.argv[1:])"
 
 Tell = Callable[[str], None]
 
 
 def join(path: Path, tell: Tell) -> None:
     """Take part in a federation until it ends or this process is interrupted; ``tell`` is called with news."""
-    site = Site(path)
+    invitation = _invitation(path)
     taken = f"{path} takes part already, in another process.  Stop that one first."
     with hold_lock(path / ".lock", taken):
-        refuse_by_policy(site)
-        site.ended.unlink(missing_ok=True)
-        site.restored().client(site.id)  # errors in model, data or state show before anything is started
-        invitation = site.bundle.invitation
-        node = Node(path / "flower", invitation.address, site.bundle.ca, site.bundle.key)
-        client = ClientProcess(path, node)
-        tell(f"Site {site.name} connects to {invitation.address}.  Stop with Ctrl-C; nothing is lost.")
+        (path / "ended").unlink(missing_ok=True)
+        (path / "flower" / "connection.json").unlink(missing_ok=True)
+        tell(f"Site {invitation['site']} connects to {invitation['address']}.  Stop with Ctrl-C; nothing is lost.")
+        client = ClientProcess(path)
         try:
-            watch(node, client, site, tell)
+            watch(client, path, tell)
         finally:
             client.stop()
-            node.stop()
 
 
-def refuse_by_policy(site: Site) -> None:
-    """Raise :class:`PolicyError` for a task that the site's policy forbids; it is in the audit log then."""
-    found = list(refusals(site.policy, site.task, site.class_counts))
-    for each in found:
-        Audit(site.path / "audit.jsonl").write_refusal("join", 0, each.cited, each.why)
-    if found:
-        raise PolicyError(refused_task(found))
+def _invitation(path: Path) -> Mapping[str, Any]:
+    """Read as whom a site connects, and where; whether it can be trusted is looked at by the client process."""
+    for needed in ("site.py", "site.toml"):
+        if not (path / needed).is_file():
+            raise ConfigError(f"{path} is not a site's directory: it has no {needed}.  Make one: protea site init")
+    file = path / "bundle" / "bundle.json"
+    if not file.is_file():
+        raise ConfigError(
+            f"{path} has no bundle yet.  Give the one that the coordinator sent: protea site check BUNDLE"
+        )
+    try:
+        found: Mapping[str, Any] = json.loads(file.read_bytes())
+        return {"site": str(found["site"]), "address": str(found["address"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{file} cannot be read: {error!r}.  Open the bundle again: protea site check BUNDLE"
+        ) from None
 
 
-def watch(node: Node, client: ClientProcess, site: Site, tell: Tell) -> None:
-    """Keep both processes running until the federation ends, and tell of connections and of every message sent."""
-    refused: float | None = None  # since when the server has not let this site in
-    audit, seen, connected = site.path / "audit.jsonl", 0, False
+def watch(client: ClientProcess, path: Path, tell: Tell) -> None:
+    """Keep the client process running until the federation ends, and tell of connections and of what was sent."""
+    screen = ConnectionNews(path, tell)
+    audit, seen = path / "audit.jsonl", 0
     if audit.exists():
         seen = audit.stat().st_size
-    while not site.ended.exists():
-        if not node.program.alive:
-            refuse_for_ever(node.program.said())
-            if refused is None:
-                refused = time.monotonic()
-                tell("The server does not let this site in.  Maybe it does not know its key yet; trying again.")
-            elif time.monotonic() > refused + PATIENCE:
-                raise ProteaError(
-                    f"The server has not let this site in for {PATIENCE:g} s.  It may have been removed from the "
-                    f"federation.  Ask the coordinator.  The SuperNode's words:\n{node.program.said()}"
-                )
-            time.sleep(AGAIN)
-            connected = False
-            node.start()
+    while not (path / "ended").exists():
         if not client.alive:
+            screen.refuse_failed(client.process.returncode)
             client.restart(tell)
-        if not connected and "SuperNode ID" in node.program.said(1000):
-            connected, refused = True, None
-            tell("Connected.")
-        if audit.exists() and audit.stat().st_size > seen:
-            with audit.open("rb") as file:
-                file.seek(seen)
-                whole, end, _ = file.read().rpartition(b"\n")  # what follows is a line still being written
-            seen += len(whole + end)
-            for line in audit_lines(whole):
-                tell(news_of(line))
-        time.sleep(0.5)
-    time.sleep(SAID)
-    tell(f"The coordinator has ended the federation.  The trained model is in {site.path / 'state'}.")
+        screen.look()
+        seen = tell_news(audit, seen, tell)
+        time.sleep(0.2)
+    client.end()
+    tell_news(audit, seen, tell)
+    tell(f"The coordinator has ended the federation.  The trained model is in {path / 'state'}.")
+
+
+def tell_news(audit: Path, seen: int, tell: Tell) -> int:
+    """Tell what was written to the audit log after its first ``seen`` bytes; give how many bytes are told now."""
+    if not audit.exists() or audit.stat().st_size <= seen:
+        return seen
+    with audit.open("rb") as file:
+        file.seek(seen)
+        whole, end, _ = file.read().rpartition(b"\n")  # what follows is a line still being written
+    for line in audit_lines(whole):
+        tell(news_of(line))
+    return seen + len(whole + end)
+
+
+def audit_lines(text: bytes) -> Iterator[dict[str, Any]]:
+    """Read lines of an audit; one that was not written to its end says nothing."""
+    for line in text.splitlines():
+        with suppress(ValueError):
+            yield json.loads(line)
 
 
 def news_of(line: Mapping[str, Any]) -> str:
@@ -106,36 +110,83 @@ def news_of(line: Mapping[str, Any]) -> str:
 
 
 def refuse_for_ever(log: str) -> None:
-    """Raise if the SuperNode's log shows an error that trying again will not mend, such as a wrong certificate."""
+    """Raise if these words are of an error that trying again will not mend, such as a wrong certificate."""
     if re.search("certificate (is not yet valid|has expired)", log, re.IGNORECASE):
         raise ProteaError(
             "By this machine's clock the server's certificate is not valid yet, or no longer.  Look at the clock "
-            f"first: date.  If it is right, the coordinator's is wrong; tell them.  The SuperNode's words:\n{log}"
+            f"first: date.  If it is right, the coordinator's is wrong; tell them.  The words of the connection:\n{log}"
         )
     if re.search(
         "certificate.verify.failed|wrong.version.number", log, re.IGNORECASE
     ):  # other errors, as a lost connection, may go away
         raise ProteaError(
             "The server's certificate is not one of this federation's: either the bundle is of another federation, or "
-            f"another server answers at that address.  The SuperNode's words:\n{log}"
+            f"another server answers at that address.  The words of the connection:\n{log}"
         )
+
+
+class ConnectionNews:
+    """What the client process writes down of its connection, told when it changes."""
+
+    def __init__(self, path: Path, tell: Tell) -> None:
+        self.file, self.tell = path / "flower" / "connection.json", tell
+        self.state = ""
+        self.refused: float | None = None  # since when the server has not let this site in
+
+    def read(self) -> tuple[str, str]:
+        """Give the state of the connection, and words about it."""
+        try:
+            found = json.loads(self.file.read_bytes())
+            return str(found["state"]), str(found["words"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return "", ""
+
+    def refuse_failed(self, code: int) -> None:
+        """Raise what the client process has raised before it could begin, if that is why it ended."""
+        state, words = self.read()
+        if code == FAILED and state == "failed":
+            kind, _, why = words.partition(": ")
+            raise getattr(errors, kind, ProteaError)(why)
+
+    def look(self) -> None:
+        """Tell if the connection has changed; raise if it will never be."""
+        state, words = self.read()
+        if state == "impossible":
+            refuse_for_ever(words)
+        if state == "refused" and self.refused is not None and time.monotonic() > self.refused + PATIENCE:
+            raise ProteaError(
+                f"The server has not let this site in for {PATIENCE:g} s.  It may have been removed from the "
+                f"federation.  Ask the coordinator.  The server's words:\n{words}"
+            )
+        if state == self.state:
+            return
+        self.state = state
+        if state == "connected":
+            self.refused = None
+            self.tell("Connected.")
+        elif state == "refused":
+            self.refused = self.refused or time.monotonic()
+            self.tell("The server does not let this site in.  Maybe it does not know its key yet; trying again.")
+        elif state == "away":
+            self.tell("The server cannot be reached; trying again.")
 
 
 class ClientProcess:
     """The client process of a site, started, restarted and stopped from the process that watches over it."""
 
-    def __init__(self, path: Path, node: Node) -> None:
-        self.path, self.node, self.short = path, node, 0
+    def __init__(self, path: Path) -> None:
+        self.path, self.short = path, 0
         self.log = path / "flower" / "client.log"
+        self.log.parent.mkdir(exist_ok=True)
+        self.log.parent.chmod(0o700)
         self._start()
 
     def _start(self) -> None:
         self.started = time.monotonic()
-        code = "import sys; from protea.network.site.join import serve; serve(*sys.argv[1:])"
         with self.log.open("ab") as log:
             self.start = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code, str(self.path), self.node.address, str(os.getpid())],
+                [sys.executable, "-P", "-c", SERVE, str(self.path), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -158,28 +209,19 @@ class ClientProcess:
         tell(f"The client process ended ({self.process.returncode}); it is started anew.  {words}")
         self._start()
 
+    def end(self) -> None:
+        """Wait for the end of a process that has been told of it, but not for ever."""
+        try:
+            self.process.wait(LAST)
+        except subprocess.TimeoutExpired:
+            self.stop()
+
     def stop(self) -> None:
-        """Kill the process if it runs, and wait for its end."""
+        """Stop the process if it runs: it tells the server that it leaves, if it can."""
         if self.alive:
-            self.process.kill()
+            self.process.terminate()
+            try:
+                self.process.wait(LAST)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
         self.process.wait()
-
-
-def serve(path: str, address: str, parent: str) -> None:
-    """Answer the coordinator's messages as long as the watching process lives: the main function of a client process.
-
-    ``address`` is that of the SuperNode, ``parent`` the id of the watching process.
-    """
-
-    def end_with_parent() -> None:
-        while os.getppid() == int(parent):
-            time.sleep(0.5)
-        os._exit(0)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    site = Site(Path(path))
-    taken = f"{path} has a client process already, which has not ended yet."
-    with hold_lock(site.path / ".client.lock", taken):
-        service = SiteService(site)
-        service.worker.store.tidy()
-        attend(address, site.path / "flower", service.handle)

@@ -1,0 +1,79 @@
+"""The demo and the examples, from any folder; and a command that is told to end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typed import Command
+
+import protea
+from protea.cli import demo
+from protea.core.errors import ConfigError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_examples_are_copied_into_a_new_folder_and_into_no_other(tmp_path: Path, typed: Command) -> None:
+    done = typed("examples", tmp_path / "mine")
+    assert done.code == 0 and f"protea run {tmp_path / 'mine' / 'digits.toml'}" in done.out
+    ours = {path.relative_to(EXAMPLES) for path in EXAMPLES.rglob("*.toml")}
+    assert {path.relative_to(tmp_path / "mine") for path in (tmp_path / "mine").rglob("*.toml")} == ours
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        demo.examples(tmp_path / "mine")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        demo.examples(tmp_path / "file" / "inside")
+
+
+def test_a_wheel_has_its_examples_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "files", lambda name: tmp_path / name)
+    with pytest.raises(ConfigError, match="install Protea again"):
+        demo.examples_folder()
+    (tmp_path / "protea" / "examples").mkdir(parents=True)
+    (tmp_path / "protea" / "examples" / "demo.toml").touch()
+    assert demo.examples_folder() == tmp_path / "protea" / "examples"
+
+
+def test_the_demo_plays_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: Command) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["rounds=1", "clients=3", "data.samples=240", "models.family=tiny_mlp", "engine.name=inline"]
+    done = typed("demo", *small)
+    assert done.code == 0 and "Accuracy in % of each client, against local" in done.out
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "demo",
+        "demo-fedproto",
+        "demo-local",
+        "demo-alone",
+    }
+    assert (tmp_path / "runs" / "demo" / "report.html").is_file() and "protea watch runs" in done.err
+
+
+def test_sigterm_ends_a_run_like_an_interrupt_and_says_how_to_go_on(tmp_path: Path) -> None:
+    call = [
+        sys.executable,
+        "-m",
+        "protea",
+        "run",
+        str(EXAMPLES / "demo.toml"),
+        "rounds=5000",
+        "--out",
+        str(tmp_path / "r"),
+    ]
+    call += ["engine.name=inline", "models.family=tiny_mlp", "data.samples=240"]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        while "round" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert f"protea resume {tmp_path / 'r'}" in said and "Traceback" not in said
+
+
+def test_the_version_is_that_of_the_changelog() -> None:
+    changes = (EXAMPLES.parent / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\n## {protea.__version__}" in changes
