@@ -19,11 +19,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.proto.control_pb2 import ListNodesRequest, UnregisterNodeRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.control.control_http_client import ControlHttpClient
 
-from protea.core.errors import ConfigError
+from protea.core.errors import ConfigError, PayloadError
+from protea.engines.flower.codec import PART, fetch, wrap
 from protea.engines.flower.door import Limits
-from protea.engines.flower.link import Link, Tls
+from protea.engines.flower.link import Link, PatientGrid, Tls
 from protea.engines.flower.programs import free_port
 from protea.network.trust import keys
 
@@ -117,7 +119,8 @@ def test_a_large_body_is_refused_before_a_byte_of_it_is_read(opened: Opened) -> 
     path, huge, stranger = "/v1/fleet/push-object", 600 * 2**20, keys.make_site_key()[0]
     assert opened.answer(opened.request(path, huge)).startswith(b"HTTP/1.1 401")
     assert opened.answer(opened.request(path, huge, stranger)).startswith(b"HTTP/1.1 401")
-    assert opened.answer(opened.request("/v1/fleet/activate-node", huge, stranger)).startswith(b"HTTP/1.1 413")
+    assert opened.answer(opened.request("/v1/fleet/activate-node", huge, stranger)).startswith(b"HTTP/1.1 401")
+    assert opened.answer(opened.request("/v1/fleet/activate-node", huge, opened.private)).startswith(b"HTTP/1.1 413")
     assert opened.answer(opened.request(path, huge, opened.private)).startswith(b"HTTP/1.1 413")
     assert opened.answer(opened.request(path, LIMITS.body("push-object") + 1, opened.private)).startswith(
         b"HTTP/1.1 413"
@@ -127,7 +130,8 @@ def test_a_large_body_is_refused_before_a_byte_of_it_is_read(opened: Opened) -> 
 def test_an_old_signature_and_one_of_the_future_are_refused(opened: Opened) -> None:
     for ahead in (-400.0, 60.0):
         head = opened.request("/v1/fleet/pull-messages", 0, more=signature(opened.private, ahead))
-        assert opened.answer(head).startswith(b"HTTP/1.1 401")
+        answer = opened.answer(head)
+        assert answer.startswith(b"HTTP/1.1 401") and b"signed by another clock; here it is 20" in answer
 
 
 @pytest.mark.parametrize(
@@ -181,3 +185,35 @@ def test_a_port_that_is_taken_is_named(opened: Opened) -> None:
     other = Link(opened.link.folder, "127.0.0.1", opened.port, tls, {}, LIMITS)
     with pytest.raises(ConfigError, match=f"127.0.0.1:{opened.port} cannot be listened on"):
         other._open_door(LIMITS)
+
+
+def tree_of(records: list[str]) -> ObjectTree:
+    below = ObjectTree(object_id="list", children=[ObjectTree(object_id=each) for each in records])
+    return ObjectTree(object_id="message", children=[below])
+
+
+@pytest.mark.parametrize("records", [["a", "a"], list("abc")], ids=["one part again", "too many parts"])
+def test_parts_beyond_the_limit_are_refused_before_one_is_fetched(records: list[str]) -> None:
+    """Before that, a site made 1 GB of memory at the coordinator out of one part that it named 256 times."""
+    pulled: list[str] = []
+
+    def pull(part: str) -> bytes:
+        pulled.append(part)
+        return b""
+
+    with pytest.raises(PayloadError, match=f"a message of {len(records)} parts arrived"):
+        fetch(tree_of(records), pull, 2 * PART)
+    assert not pulled
+
+
+def test_an_upload_of_the_largest_size_passes_the_limits_of_its_message() -> None:
+    limits = Limits(upload=3 * PART)
+    parts = wrap(bytes(limits.message))
+    assert len(parts) + 2 == limits.objects
+    assert all(len(part.deflate()) < limits.body("push-object") for part in parts.values())
+    assert limits.body("push-messages") > 128 * limits.objects  # a part's name has 64 characters
+
+
+def test_the_coordinator_fetches_no_more_than_its_limits(opened: Opened) -> None:
+    grid = opened.link.grid
+    assert isinstance(grid, PatientGrid) and grid.limit == LIMITS.message

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("flwr", reason="lacking: extra flower")
 
 from protea.core.errors import ProteaError
-from protea.network.site.join import news_of, refuse_for_ever
+from protea.network.site.join import hint_of, news_of, refuse_for_ever
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,18 @@ def test_another_server_is_refused_for_ever(words: str) -> None:
 )
 def test_a_server_that_was_stopped_may_come_back(words: str) -> None:
     refuse_for_ever(f"INFO: Starting\nERROR: {words}")
+
+
+@pytest.mark.parametrize("words", ["certificate is not yet valid", "certificate has expired"])
+def test_a_certificate_out_of_its_time_hints_at_the_clock(words: str) -> None:
+    with pytest.raises(ProteaError, match="Look at the clock"):
+        refuse_for_ever(f"[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: {words} (_ssl.c:1006)")
+
+
+def test_a_clock_that_is_wrong_is_not_taken_for_an_unknown_key() -> None:
+    said = hint_of("401: signed by another clock; here it is 2026-11-18T12:00:00+00:00")
+    assert "its clock says 2026-11-18T12:00:00+00:00" in said and "key" not in said
+    assert "does not know its key yet" in hint_of("401: unknown key")
 
 
 def test_what_was_sent_and_what_was_refused_is_told() -> None:

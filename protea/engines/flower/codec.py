@@ -24,6 +24,11 @@ Pull = Callable[[str], bytes]  # from the id of an object to its bytes
 Push = Callable[[str, bytes], None]  # sends the bytes of the object with an id
 
 
+def parts_of(size: int) -> int:
+    """Give the number of records that a message of ``size`` bytes has."""
+    return max(1, -(-size // PART))
+
+
 def wrap(message: bytes) -> RecordDict:
     """Put a message of ours into records of Flower's."""
     starts = range(0, max(len(message), 1), PART)
@@ -58,6 +63,11 @@ def fetch(tree: ObjectTree, pull: Pull, limit: int) -> RecordDict:
     deep = any(each.children for below in tree.children for each in below.children)
     if len(tree.children) != 1 or deep or not records:
         raise PayloadError(FOREIGN)
+    if len(records) > parts_of(limit) or len(set(records)) < len(records):  # no part of ours is there twice
+        raise PayloadError(
+            f"a message of {len(records):,} parts arrived, {len(set(records)):,} of them different; "
+            f"{parts_of(limit):,} different ones at most were expected."
+        )
     found, size = RecordDict(), 0
     for k, identity in enumerate(records):
         content = pull(identity)

@@ -22,44 +22,38 @@ from dataclasses import dataclass
 from typing import Any
 
 import h11
-from flwr.common.constant import (
-    FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
-    SYSTEM_TIME_TOLERANCE,
-    TIMESTAMP_HEADER,
-    TIMESTAMP_TOLERANCE,
-)
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
 from protea.core.errors import ConfigError
+from protea.core.payload import HEADER
+from protea.engines.flower.codec import PART, parts_of
 
 FLEET = "/v1/fleet/"
-JOINING = ("register-node", "activate-node")  # what a node asks first; the SuperLink says whether it may come in
-PATHS = (
-    *JOINING,
+PATHS = (  # what a site's client process asks for; without TLS there is no door, so nobody registers here
+    "activate-node",
     "deactivate-node",
-    "unregister-node",
     "send-node-heartbeat",
     "pull-messages",
     "push-messages",
-    "get-run",
-    "get-fab",
     "push-object",
     "pull-object",
     "confirm-message-received",
 )
 SMALL = 64 * 2**10  # bytes of a body that carries no part of an upload
-OBJECT = 512  # bytes of a message's list for each of its parts
+OBJECT = 256  # bytes of a message's list for each of its parts
+JOBS = 2  # answers in one message: the evaluation of a round, and the training of the next one
 READ = 64 * 2**10  # bytes of one look
 PASSED = {b"content-type", b"accept", b"user-agent"}  # headers that go on, beside Flower's own
-HEALTH = "/health"  # answered by the door itself
 HOPS = {b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"server", b"date"}
+CLOCK = "signed by another clock; here it is"  # what is said of a signature of long ago, or of the future
 WORDS = {401: "unknown key", 404: "no such path", 408: "too slow", 411: "no length", 413: "too large"}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the door lets through: bytes and seconds of a request, connections of an address and of all."""
+    """What the door lets through: bytes and seconds of a request, connections of an address and in all."""
 
     upload: int = 256 * 2**20  # bytes of a whole upload, of which one request carries a part
     per_address: int = 32
@@ -76,28 +70,33 @@ class Limits:
         return cls(upload=upload, per_address=16 + 16 * sites, connections=64 + 32 * sites)
 
     @property
+    def message(self) -> int:
+        """The most bytes of one message: an upload for each of its answers, with their headers."""
+        return JOBS * (self.upload + HEADER)
+
+    @property
     def objects(self) -> int:
-        """The most parts that the message with an upload has."""
-        return 64 + 4 * (self.upload // FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + 1)
+        """The most objects that one message consists of: itself, the list of its records, and these."""
+        return 2 + parts_of(self.message)
 
     def body(self, path: str) -> int:
         """Give the most bytes that the body of a request to a path may have."""
         if path == "push-object":
-            return min(self.upload + SMALL, FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE) + SMALL
+            return min(self.message, PART) + SMALL
         return SMALL + (OBJECT * self.objects if path == "push-messages" else 0)
 
 
 class RefusedRequestError(Exception):
     """A request that is not let through, with the status that says so."""
 
-    def __init__(self, status: int) -> None:
-        self.status = status
+    def __init__(self, status: int, words: str = "") -> None:
+        self.status, self.words = status, words
 
 
 class Door:
     """A reverse proxy at ``host:port``, in a thread of this process, to a SuperLink on this machine.
 
-    ``keys()`` gives the public keys (PEM) of those who may send more than the question to be let in.
+    ``keys()`` gives the public keys (PEM) of those who are let through.
     """
 
     def __init__(
@@ -212,13 +211,13 @@ class Conversation:
             request = await self._head()
             if request is None:
                 return False
-            if (request.method, request.target) == (b"GET", HEALTH.encode()):
+            if (request.method, request.target) == (b"GET", b"/health"):
                 await self._say(200, "ok")
                 return False
             length = allowed(request, self.limits, self.door.keys())
             body = await self._body(length)
         except RefusedRequestError as refused:
-            await self._refuse(refused.status)
+            await self._refuse(refused.status, refused.words)
             return False
         except h11.RemoteProtocolError as error:
             await self._refuse(error.error_status_hint)
@@ -295,10 +294,10 @@ class Conversation:
         if http.their_state is not h11.DONE:
             self._hang_up()
 
-    async def _refuse(self, status: int) -> None:
+    async def _refuse(self, status: int, words: str = "") -> None:
         """Say that a request is not let through, and why; the connection is closed then."""
         self.door.refusals[status] += 1
-        await self._say(status, WORDS.get(status, "refused"))
+        await self._say(status, words or WORDS.get(status, "refused"))
 
     async def _say(self, status: int, words: str) -> None:
         """Answer in the door's own name, and close the connection."""
@@ -314,7 +313,7 @@ class Conversation:
 
 
 def allowed(request: h11.Request, limits: Limits, keys: Collection[bytes]) -> int:
-    """Return the length of a request's body; raise :class:`RefusedRequestError` for a request that is not let through."""
+    """Return the length of a request's body; raise :class:`RefusedRequestError` unless it is let through."""
     target = request.target.decode("ascii", "replace")
     path = target.removeprefix(FLEET)
     if not target.startswith(FLEET) or path not in PATHS or request.method != b"POST":
@@ -322,8 +321,7 @@ def allowed(request: h11.Request, limits: Limits, keys: Collection[bytes]) -> in
     headers = dict(request.headers)
     if b"content-length" not in headers or b"transfer-encoding" in headers:
         raise RefusedRequestError(411)
-    key = signed_by(headers)
-    if key not in keys and path not in JOINING:
+    if signed_by(headers) not in keys:
         raise RefusedRequestError(401)
     length = int(headers[b"content-length"])
     if length > limits.body(path):
@@ -332,16 +330,18 @@ def allowed(request: h11.Request, limits: Limits, keys: Collection[bytes]) -> in
 
 
 def signed_by(headers: dict[bytes, bytes]) -> bytes:
-    """Return the public key by which a request is signed; raise :class:`RefusedRequestError` if it is not, or long ago."""
+    """Return the public key that has signed a request; raise :class:`RefusedRequestError` if none has just now."""
     try:
         key, signature = (
             base64.b64decode(headers[name.lower().encode()], validate=True)
             for name in (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
         )
         stamp = headers[TIMESTAMP_HEADER.lower().encode()].decode("ascii")
-        age = (dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(stamp)).total_seconds()
-        fresh = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
-        if fresh and verify_signature(bytes_to_public_key(key), stamp.encode(), signature):
+        now = dt.datetime.now(dt.UTC)
+        age = (now - dt.datetime.fromisoformat(stamp)).total_seconds()
+        if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
+            raise RefusedRequestError(401, f"{CLOCK} {now.isoformat(timespec='seconds')}")
+        if verify_signature(bytes_to_public_key(key), stamp.encode(), signature):
             return key
     except (KeyError, ValueError, TypeError, AttributeError, NotImplementedError, binascii.Error):
         pass  # a key, a signature or a time that cannot be read

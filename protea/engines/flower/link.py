@@ -215,6 +215,8 @@ class Link:
             request = StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {})), federation="")
             self.run = control.StartRun(request).run_id
         grid = PatientGrid(self.address, self.tls is None, self._trusted(), token=self._token())
+        if self.limits is not None:
+            grid.limit = self.limits.message
         # What fails is told to us at once: Flower would try for ever, or end this process.
         grid._retry_invoker = None  # type: ignore[assignment]
         task = grid._runtime_client.PullTaskInput(PullTaskInputRequest())

@@ -6,6 +6,7 @@ anew and goes on from what is on disk.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import re
@@ -125,6 +126,17 @@ def refuse_for_ever(log: str) -> None:
         )
 
 
+def hint_of(words: str) -> str:
+    """Tell why the server may not let this site in, by the words of its refusal."""
+    if found := re.search(r"by another clock; here it is ([\d:T+-]{1,40})", words):
+        now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        return (
+            f"The server does not let this site in: its clock says {found[1]}, the one of this machine {now}.  Set the "
+            f"one that is wrong (here: timedatectl set-ntp true); trying again."
+        )
+    return "The server does not let this site in.  Maybe it does not know its key yet; trying again."
+
+
 class ConnectionNews:
     """What the client process writes down of its connection, told when it changes."""
 
@@ -166,7 +178,7 @@ class ConnectionNews:
             self.tell("Connected.")
         elif state == "refused":
             self.refused = self.refused or time.monotonic()
-            self.tell("The server does not let this site in.  Maybe it does not know its key yet; trying again.")
+            self.tell(hint_of(words))
         elif state == "away":
             self.tell("The server cannot be reached; trying again.")
 
