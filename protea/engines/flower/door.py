@@ -18,6 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,7 @@ SMALL = 64 * 2**10  # bytes of a body that carries no part of an upload
 OBJECT = 256  # bytes of a message's list for each of its parts
 JOBS = 2  # answers in one message: the evaluation of a round, and the training of the next one
 READ = 64 * 2**10  # bytes of one look
+LINGER, LINGERING = 0.2, 2**20  # seconds and bytes that are dropped of a request that was too large
 PASSED = {b"content-type", b"accept", b"user-agent"}  # headers that go on, beside Flower's own
 HOPS = {b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"server", b"date"}
 CLOCK = "signed by another clock; here it is"  # what is said of a signature of long ago, or of the future
@@ -299,6 +301,14 @@ class Conversation:
         self.door.refusals[status] += 1
         await self._say(status, words or WORDS.get(status, "refused"))
 
+    async def _let_finish(self) -> None:
+        """Drop a little of what is still being sent: a connection closed at once would take our answer with it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER):
+                for _ in range(LINGERING // READ):
+                    if not await self.reader.read(READ):
+                        break
+
     async def _say(self, status: int, words: str) -> None:
         """Answer in the door's own name, and close the connection."""
         if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -308,6 +318,8 @@ class Conversation:
         events = (h11.Response(status_code=status, headers=headers), h11.Data(content), h11.EndOfMessage())
         self.writer.write(b"".join(self.http.send(event) or b"" for event in events))
         await asyncio.wait_for(self.writer.drain(), self.limits.head)
+        if status in (413, 431):
+            await self._let_finish()
         self.writer.close()  # what is written is sent before that
         await asyncio.wait_for(self.writer.wait_closed(), self.limits.head)
 
