@@ -33,6 +33,7 @@ class Federated:
     public: Tensor  # int64 row numbers
     test: Tensor  # int64 row numbers
     made: Mapping[str, object] = field(default_factory=dict)
+    fills: Tensor | None = None  # (clients, ...): what each client fills in where a value is missing, if any is
 
     def rows(self, client: int, part: Part = "all") -> Tensor:
         """Return the row numbers of a client's samples, int64: all, or those of one part."""
