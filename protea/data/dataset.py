@@ -24,6 +24,7 @@ class Dataset:
     names: tuple[str, ...]  # of the classes, in the order of their labels
     tests: int = 0
     keys: Tensor | None = None  # int64 (samples,): the user, site or patient that a sample is of
+    key_names: tuple[str, ...] | None = None  # what the keys 0, 1, ... are called
     gaps: bool = False  # x has nan where a value is missing, which each client fills in
 
     def __post_init__(self) -> None:

@@ -48,6 +48,20 @@ class Federated:
         counts = [labels[self.rows(client, part)].bincount(minlength=classes) for client in range(len(self.shares))]
         return torch.stack(counts)
 
+    def client_names(self) -> list[str | None]:
+        """Return what each client is called: its key, where samples were dealt out by keys that have names.
+
+        A client with several keys has their names together, up to three; ``None`` stands for clients without a name.
+        """
+        dataset, partition = self.dataset, self.made.get("partition")
+        named = isinstance(partition, Mapping) and partition.get("kind") == "by-key"
+        if not named or dataset.keys is None or dataset.key_names is None:
+            return [None] * len(self.shares)
+        own = [dataset.keys[self.rows(client)].unique().tolist() for client in range(len(self.shares))]
+        if any(len(keys) > 3 for keys in own):
+            return [None] * len(self.shares)
+        return [" + ".join(dataset.key_names[key] for key in keys) for keys in own]
+
     def majority(self) -> float:
         """Return the accuracy, on all clients' test rows, of always answering a client's commonest training class.
 

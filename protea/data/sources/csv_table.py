@@ -87,14 +87,15 @@ class Csv:
         labels = [row[place[self.label]].strip() for _, row in rows]
         refuse_no_classes(path, self.label, labels)
         y, names = convert.to_labels(labels)
-        keys = convert.number_keys([row[place[self.key]].strip() for _, row in rows]) if self.key else None
+        whose = [row[place[self.key]].strip() for _, row in rows] if self.key else None
+        keys, called = (None, None) if whose is None else (convert.number_keys(whose), convert.names_of_keys(whose))
         x: Tensor | Texts
         if self.text is not None:
             x = Texts.of(row[place[self.text]] for _, row in rows)
         else:
             x = self.numbers(path, rows, place, features, categories)
         gaps = isinstance(x, Tensor) and bool(x.isnan().any())
-        return Dataset(x, y, names, sum(marked), keys, gaps)
+        return Dataset(x, y, names, sum(marked), keys, called, gaps)
 
     def is_test(self, row: Sequence[str], place: Mapping[str, int]) -> bool:
         """Whether the table marks a row as one of its test part."""
