@@ -209,7 +209,7 @@ def test_errors_are_replies_and_who_takes_too_long_is_ended_and_ctrl_c_ends_all(
     assert [sorted(record.failures) for record in records] == [[1], [2]]
     assert "RuntimeError: it stumbled" in records[0].failures[1]
     assert records[1].failures[2] == "client 2, round 2: it took longer than engine.limit, 5 s."
-    assert all(until(lambda pid=reply.process: gone(pid)) for reply in seen if reply.process)
+    until(lambda: all(gone(reply.process) for reply in seen if reply.process))
     assert not folder.exists() and not Path(actors.folder.name).exists()
     until(lambda: ray.available_resources().get("CPU") == 2)
 
