@@ -6,6 +6,8 @@ EXTRAS ?= dev
 BIN := $(VENV)/bin
 comma := ,
 READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
+add = $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(2) --editable '.[$(1)]' \
+	|| $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(1)]'
 
 .PHONY: demo test nightly times network lint types docs package bench fuzz clean
 
@@ -24,7 +26,7 @@ times: $(READY)
 	$(BIN)/python -m pytest -n auto --measure
 
 network: $(READY)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[flower]'
+	$(call add,flower)
 	$(BIN)/python -m pytest -m network
 
 lint: $(READY)
@@ -36,15 +38,13 @@ types: $(READY)
 
 # The site, under docs/_build/html; warnings are errors.  Links to other hosts are not tried.
 docs: $(READY)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[docs]' \
-		|| $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	test -x $(BIN)/sphinx-build || { $(call add,docs); }
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo 'Open docs/_build/html/index.html'
 
 # What would be published, under dist/: the sources, and a wheel made from them; both are checked.
 package: $(READY)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[package]' \
-		|| $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[package]'
+	test -x $(BIN)/twine || { $(call add,package); }
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist > /dev/null
 	$(BIN)/python -m twine check --strict dist/*
@@ -61,8 +61,7 @@ fuzz: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt torch uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --constraint constraints.txt --editable '.[$(EXTRAS)]' \
-		|| $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(call add,$(EXTRAS),--compile-bytecode)
 	touch $@
 
 clean:

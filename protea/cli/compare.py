@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from protea.cli.comparison_formats import FORMATS
+from protea.cli.grid_table import GRID_FORMATS
 from protea.config.words import MEASURES, PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.core.errors import ConfigError
 from protea.core.files import write_text
 from protea.runs import compare as numbers
+from protea.runs.compared_grid import compare_grid
 from protea.runs.compared_number import refuse_unknown
 
 ENDINGS = {".md": "markdown", ".csv": "csv", ".tex": "latex"}
@@ -65,26 +67,37 @@ def compare(
     rules: Annotated[
         bool, typer.Option("--rules", help="Also the same number by every answering rule: head, prototypes, blend.")
     ] = False,
+    grid: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A.B", help="Methods by the values of a setting, such as data.source.", show_default=False
+        ),
+    ] = None,
+    latex: Annotated[bool, typer.Option("--latex", help="The same as --format latex.")] = False,
 ) -> None:
     """Compare methods over the seeds of their runs."""
     if format is not None:
         refuse_unknown(format, FORMATS, "--format")
-    found = numbers.compare(
-        runs,
-        rule=rule,
-        scope=scope,
-        weighting=weighting,
-        protocol=protocol,
-        measure=measure,
-        target=target,
-        against=against,
-        anyway=anyway,
-        where=where or [],
-        clients=clients,
-        rules=rules,
-    )
-    form = format or ENDINGS.get(out.suffix if out else "", "table")
-    text = FORMATS[form](found, clients)
+    if latex and format not in (None, "latex"):
+        raise ConfigError(f"--latex and --format {format} are two formats.  Leave out one.")
+    if grid is not None and (clients or rules or target is not None or against is not None):
+        raise ConfigError("--grid has one number for each method: leave out --clients, --rules, --target, --against.")
+    options: dict[str, Any] = {
+        "rule": rule,
+        "scope": scope,
+        "weighting": weighting,
+        "protocol": protocol,
+        "measure": measure,
+        "anyway": anyway,
+        "where": where or [],
+    }
+    form = "latex" if latex else format or ENDINGS.get(out.suffix if out else "", "table")
+    if grid is None:
+        found = numbers.compare(runs, **options, target=target, against=against, clients=clients, rules=rules)
+        comparisons, text = [found], FORMATS[form](found, clients)
+    else:
+        table = compare_grid(runs, grid, **options)
+        comparisons, text = list(table.columns.values()), GRID_FORMATS[form](table)
     if out is None:
         sys.stdout.write(text)
         sys.stdout.flush()  # so that the notes, on standard error, come after the table
@@ -96,7 +109,7 @@ def compare(
     aside = Console(stderr=True)
     if out is not None:
         aside.print(f"Written: {out}, as {form}", soft_wrap=True, highlight=False)
-    for note in found.notes:
+    for note in dict.fromkeys(note for each in comparisons for note in each.notes):
         aside.print(note, soft_wrap=True, highlight=False, markup=False)
-    for warning in found.warnings:
+    for warning in dict.fromkeys(warning for each in comparisons for warning in each.warnings):
         aside.print(warning, style="yellow", soft_wrap=True, highlight=False, markup=False)

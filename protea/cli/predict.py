@@ -68,7 +68,8 @@ def predict(
     chosen = chosen_client(run, client)
     names = tuple(next(iter(RunDirectory.open(directory).metrics()))["classes"])
     trained = run.client(chosen)
-    samples = read_new_samples(data, run.experiment.data.source, form_of(trained, names, resize=resize))
+    form = form_of(trained, names, resize=resize, fill=run.setup.fill(chosen))
+    samples = read_new_samples(data, run.experiment.data.source, form)
     with progress(len(samples)) as told:
         found = predict_samples(trained, samples, names, rule, told)
     rule = run.experiment.evaluation.answer if rule == "method" else rule
@@ -156,6 +157,8 @@ def show_predictions(found: Predictions, out: str, who: str, rule: str, note: st
     say(console, f"Answered by rule {rule}{meaning}.  {note}".rstrip())
     if found.samples.left_out:
         say(console, f"Left out: {found.samples.left_out:,} rows in which something is missing.")
+    if found.samples.unseen:
+        say(console, f"Not known from training: {found.samples.unseen:,} values of categories; they count as none.")
     if out == "-":
         console.print(first_rows(found))
     counts, matrix = found.counts, found.confusion()

@@ -70,7 +70,7 @@ def beside_reference(variant: str, found: list[str]) -> str:
 def clients(factory: ClientFactory) -> Table:
     """Lay out the samples and classes of each client."""
     data, names = factory.data, factory.data.dataset.names
-    counts = data.class_counts()
+    counts, called = data.class_counts(), data.client_names()
     table = Table(
         box=SIMPLE,
         padding=0,
@@ -86,7 +86,9 @@ def clients(factory: ClientFactory) -> Table:
         row = counts[client].tolist()
         classes = [str(n or "") for n in row] if few else [str(sum(n > 0 for n in row)), names[row.index(max(row))]]
         parts = (str(len(part)) for part in (share.train, share.validation, share.test))
-        table.add_row(str(client), factory.members[client % len(factory.members)].architecture, *parts, *classes)
+        table.add_row(
+            called[client] or str(client), factory.members[client % len(factory.members)].architecture, *parts, *classes
+        )
     if len(data.shares) > SHOWN:
         table.add_row(f"... {len(data.shares) - SHOWN} more")
     return table

@@ -167,7 +167,8 @@ def predict(
     rule = rule or usual_rule(site, trained)
     note = note_on_rule(site, trained, rule)
     names = site.task.classes
-    samples = scaled(site, read_new_samples(data, site.source(), form_of(trained, names, resize=resize)))
+    form = form_of(trained, names, resize=resize, fill=site.filling)
+    samples = scaled(site, read_new_samples(data, site.source(), form))
     with progress(len(samples)) as told:
         found = predict_samples(trained, samples, names, rule, told)
     where = f"Site {site.name} ({trained.model.name}) after round {trained.client.round}"

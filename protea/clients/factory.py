@@ -68,11 +68,12 @@ class ClientFactory(Builder):
 
     def describe(self) -> dict[str, Any]:
         """Give the first line of a run's metrics: each client's model, and its number of samples by class."""
-        parameters = self.parameters()
+        parameters, names = self.parameters(), self.data.client_names()
         counts = {part: self.data.class_counts(part).tolist() for part in ("train", "validation", "test")}
         clients = [
             {
                 "client": client,
+                **({} if (name := names[client]) is None else {"site": name}),
                 "architecture": self.members[client % len(self.members)].architecture,
                 "parameters": parameters[client % len(self.members)],
                 **{part: rows[client] for part, rows in counts.items()},

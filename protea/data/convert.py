@@ -100,11 +100,12 @@ def to_dataset(
         if keys is not None and (whose is None or len(whose) != len(image)):
             raise DataError(f"{len(image)} inputs but {0 if whose is None else len(whose)} keys: give each input one.")
     y_all, names = to_labels(np.concatenate([to_array(given) for _, given, _ in parts]), names)
-    whose_all = None
+    whose_all = called = None
     if keys is not None:
-        whose_all = number_keys(np.concatenate([to_array(whose) for _, _, whose in parts]))
+        joined = np.concatenate([to_array(whose) for _, _, whose in parts])
+        whose_all, called = number_keys(joined), names_of_keys(joined)
     tests = 0 if x_test is None else len(images[1])
-    return Dataset(torch.cat(images), y_all, names, tests, whose_all)
+    return Dataset(torch.cat(images), y_all, names, tests, whose_all, called)
 
 
 def number_keys(keys: Any) -> Tensor:
@@ -113,6 +114,18 @@ def number_keys(keys: Any) -> Tensor:
     if keys.dtype.kind not in "buifUS" or keys.ndim != 1:
         raise DataError(f"Keys of type {keys.dtype} and shape {keys.shape}: each sample needs one number or name.")
     return torch.from_numpy(np.unique(keys, return_inverse=True)[1].astype(np.int64))
+
+
+def names_of_keys(keys: Any) -> tuple[str, ...] | None:
+    """Return what the keys are called, in the order of :func:`number_keys`; ``None`` where they are only numbers.
+
+    >>> names_of_keys(["south", "north", "south"]), names_of_keys([4, 2])
+    (('north', 'south'), None)
+    """
+    names = tuple(map(str, np.unique(to_array(keys)).tolist()))
+    if not all(name.isprintable() for name in names):
+        return None
+    return None if all(name.lstrip("-").replace(".", "", 1).isdecimal() for name in names) else names
 
 
 def to_array(values: Any) -> np.ndarray[Any, Any]:

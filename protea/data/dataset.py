@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from protea.core.errors import DataError
@@ -25,6 +24,8 @@ class Dataset:
     names: tuple[str, ...]  # of the classes, in the order of their labels
     tests: int = 0
     keys: Tensor | None = None  # int64 (samples,): the user, site or patient that a sample is of
+    key_names: tuple[str, ...] | None = None  # what the keys 0, 1, ... are called
+    gaps: bool = False  # x has nan where a value is missing, which each client fills in
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y) or (self.keys is not None and len(self.keys) != len(self.y)):
@@ -44,7 +45,8 @@ class Dataset:
             )
         if isinstance(self.x, Tensor) and self.x.is_floating_point():
             for start in range(0, len(self), PIECE):  # inputs may be mapped from disk, and larger than memory
-                bad = ~torch.isfinite(self.x[start : start + PIECE]).flatten(1).all(1)
+                piece = self.x[start : start + PIECE]
+                bad = (piece.isinf() if self.gaps else ~piece.isfinite()).flatten(1).any(1)
                 if bad.any():
                     row = start + int(bad.nonzero()[0])
                     raise DataError(f"Input {row} holds a value that is not finite (nan or inf).  Remove or impute it.")

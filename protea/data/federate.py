@@ -15,6 +15,7 @@ from protea.core.errors import ConfigError
 from protea.core.rng import Streams
 from protea.data.dataset import Dataset
 from protea.data.federated import Federated
+from protea.data.gaps import fill_gaps
 from protea.data.partition.file import PartitionFile
 from protea.data.partition.schemes import Partition
 from protea.data.partition.split import Share, split_positions
@@ -50,7 +51,7 @@ def federate(
         given = partition.restore(dataset, clients)
         if settings.by_key:
             refuse_shared_keys(given)
-        return given
+        return fill_gaps(given)
     streams = Streams(seed).at("data")
     held_back = dataset.tests if pool == "train" else 0
     rows = torch.arange(len(dataset) - held_back)
@@ -87,7 +88,7 @@ def federate(
     federated = Federated(dataset, shares, public_rows, test, made)
     if settings.by_key:
         refuse_shared_keys(federated)
-    return federated
+    return fill_gaps(federated)
 
 
 def split_share(rows: Tensor, dataset: Dataset, settings: Split, random: np.random.Generator) -> Share:

@@ -33,6 +33,7 @@ class Federated:
     public: Tensor  # int64 row numbers
     test: Tensor  # int64 row numbers
     made: Mapping[str, object] = field(default_factory=dict)
+    fills: Tensor | None = None  # (clients, ...): what each client fills in where a value is missing, if any is
 
     def rows(self, client: int, part: Part = "all") -> Tensor:
         """Return the row numbers of a client's samples, int64: all, or those of one part."""
@@ -46,6 +47,20 @@ class Federated:
         labels, classes = self.dataset.y, self.dataset.classes
         counts = [labels[self.rows(client, part)].bincount(minlength=classes) for client in range(len(self.shares))]
         return torch.stack(counts)
+
+    def client_names(self) -> list[str | None]:
+        """Return what each client is called: its key, where samples were dealt out by keys that have names.
+
+        A client with several keys has their names together, up to three; ``None`` stands for clients without a name.
+        """
+        dataset, partition = self.dataset, self.made.get("partition")
+        named = isinstance(partition, Mapping) and partition.get("kind") == "by-key"
+        if not named or dataset.keys is None or dataset.key_names is None:
+            return [None] * len(self.shares)
+        own = [dataset.keys[self.rows(client)].unique().tolist() for client in range(len(self.shares))]
+        if any(len(keys) > 3 for keys in own):
+            return [None] * len(self.shares)
+        return [" + ".join(dataset.key_names[key] for key in keys) for keys in own]
 
     def majority(self) -> float:
         """Return the accuracy, on all clients' test rows, of always answering a client's commonest training class.

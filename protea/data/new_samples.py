@@ -32,6 +32,8 @@ class SampleForm:
     dtype: torch.dtype  # uint8 for images that the run read as bytes
     texts: bool = False
     resize: bool = False  # scale images that have another size
+    fill: Tensor | None = None  # of the shape of a sample: what its client puts for missing numbers
+    gaps: bool = False  # whether nan stands for missing numbers, which are filled in later
 
     @property
     def is_image(self) -> bool:
@@ -52,6 +54,7 @@ class NewSamples:
     key: str = "index"  # what the keys are: row numbers, file names, or a column of a table
     labels: Tensor | None = None  # int64 (samples,)
     left_out: int = 0  # rows in which something is missing, where the source drops such rows
+    unseen: int = 0  # values of categories that the training samples had not
 
     def __len__(self) -> int:
         return len(self.x)
@@ -208,8 +211,9 @@ def fitted(samples: NewSamples, path: Path, form: SampleForm) -> NewSamples:
             f"{path}: samples are of shape {tuple(x.shape[1:])}; this run was trained on {described(form)}."
         )
     if x.is_floating_point():
-        if not torch.isfinite(x).all():
-            row = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0])
+        bad = x.isinf() if form.gaps else ~x.isfinite()
+        if bad.any():
+            row = int(bad.flatten(1).any(1).nonzero()[0])
             raise DataError(f"{path}: sample {samples.keys[row]} holds a value that is not finite (nan or inf).")
         if form.is_image and not -1.01 <= float(x.min()) <= float(x.max()) <= 1.01:
             raise DataError(

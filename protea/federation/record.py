@@ -29,7 +29,7 @@ class ClientData:
     train: list[int]  # training samples of each class
     validation: list[int]
     test: list[int]
-    site: str | None = None  # its name, in a federation over a network
+    site: str | None = None  # its name: in a federation over a network, or its key where the partition is by-key
 
     def line(self) -> Line:
         """Return the client as it stands in the first line of ``metrics.jsonl``."""

@@ -73,11 +73,13 @@ class Predictions:
         write_text(path, text.getvalue())
 
 
-def form_of(client: TrainedClient, names: tuple[str, ...], *, resize: bool = False) -> SampleForm:
-    """Describe what a client's samples look like."""
+def form_of(
+    client: TrainedClient, names: tuple[str, ...], *, resize: bool = False, fill: Tensor | None = None
+) -> SampleForm:
+    """Describe what a client's samples look like; ``fill`` is what it puts for missing numbers."""
     data = client.client.train.dataset
     texts = client.model.view is not None
-    return SampleForm(names, () if texts else data.shape, data.x.dtype, texts, resize)
+    return SampleForm(names, () if texts else data.shape, data.x.dtype, texts, resize, fill)
 
 
 def predict_samples(

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from protea.clients.factory import ClientFactory
 from protea.clients.plan import WorkerPlan
 from protea.clients.privacy import noise_filter, refuse_idle_budget, why_not
@@ -100,6 +102,10 @@ class RunSetup(ABC):
 
         Raise :class:`ConfigError` if there is no such client, or if its data are elsewhere.
         """
+
+    def fill(self, client: int) -> Tensor | None:
+        """Return what a client puts for missing numbers, of the shape of a sample; ``None`` where none is missing."""
+        return None
 
     def end(self) -> None:  # noqa: B027  most setups have nothing to do here
         """Do what must be done before the run counts as ended."""
@@ -196,6 +202,10 @@ class Simulation(RunSetup):
                 f"There is no client {client!r}: this run has those from 0 to {self.experiment.clients - 1}."
             )
         return worker_plan(self.experiment, self.factory).make_client(client)
+
+    def fill(self, client: int) -> Tensor | None:
+        fills = self.factory.data.fills
+        return None if fills is None else fills[client]
 
     def close(self) -> None:
         if self.engine is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typed import Command
+from waiting import until
+from warm import command
 
 import protea
 from protea.cli import demo
@@ -53,24 +54,13 @@ def test_the_demo_plays_from_any_folder(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_sigterm_ends_a_run_like_an_interrupt_and_says_how_to_go_on(tmp_path: Path) -> None:
-    call = [
-        sys.executable,
-        "-m",
-        "protea",
-        "run",
-        str(EXAMPLES / "demo.toml"),
-        "rounds=5000",
-        "--out",
-        str(tmp_path / "r"),
-    ]
-    call += ["engine.name=inline", "models.family=tiny_mlp", "data.samples=240"]
-    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-        assert process.stdout is not None
-        while "round" not in process.stdout.readline():
-            pass
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
-    assert process.returncode == 143
+    words = ["run", EXAMPLES / "demo.toml", "rounds=5000", "--out", tmp_path / "r", "engine.name=inline"]
+    process = command(*words, "models.family=tiny_mlp", "data.samples=240", log=tmp_path / "log")
+    until(lambda: (tmp_path / "r" / "metrics.jsonl").is_file() and process.is_alive())
+    os.kill(process.pid or 0, signal.SIGTERM)
+    process.join(30)
+    said = (tmp_path / "log").read_text()
+    assert process.exitcode == 143
     assert f"protea resume {tmp_path / 'r'}" in said and "Traceback" not in said
 
 

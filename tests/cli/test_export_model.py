@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import runpy
 import shutil
 import zipfile
 from pathlib import Path
@@ -222,6 +223,38 @@ def test_a_table_needs_neither_its_training_rows_nor_to_be_scaled(command: Comma
     Path("new.csv").write_text("a;patient\n1;x\n")
     done = command("predict", "model", "new.csv")
     assert done.code == 2 and "has no column 'b', which this run was trained on" in done.err
+
+
+def test_categories_and_missing_numbers_are_read_as_in_training(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 60)
+    ages = ["" if i % 7 == 0 else f"{40 + 9 * c + i % 5}" for i, c in enumerate(y)]
+    lines = [f"{age},{'AB'[c]},{('well', 'ill')[c]}" for age, c in zip(ages, y, strict=True)]
+    Path("train.csv").write_text("\n".join(["age,ward,state", *lines]))
+    source = Csv("train.csv", "state", standardise=True, missing="impute")
+    protea.run(
+        Experiment(
+            rounds=1, clients=2, data=Data(source=source), models=SMALL.models, engine=SMALL.engine,
+            evaluation=SMALL.evaluation,
+        ),
+        "run",
+    )  # fmt: skip
+    Path("new.csv").write_text("ward,age\nA,41\nB,\nC,NA\nA,55\n")
+    done = command("predict", "run", "new.csv", "--client", "1", "--out", "run.csv")
+    assert done.code == 0 and "Not known from training: 1 values of categories" in done.out
+    assert command("export-model", "run", "--client", "1", "--to", "model").code == 0
+    shutil.rmtree("run")
+    Path("train.csv").unlink()
+    assert command("predict", "model", "new.csv", "--out", "folder.csv").code == 0
+    expected = [float(row["p_ill"]) for row in table("run.csv")]
+    assert [float(row["p_ill"]) for row in table("folder.csv")] == pytest.approx(expected, abs=1e-6)
+    monkeypatch.setattr("sys.argv", ["load.py", "new.csv"])
+    capsys.readouterr()
+    runpy.run_path("model/load.py")
+    printed = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert printed == pytest.approx(expected, abs=2e-6)
 
 
 def test_models_of_texts_say_what_to_use_instead(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

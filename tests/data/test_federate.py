@@ -11,9 +11,23 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from protea.clients.factory import ClientFactory
+from protea.config.families import Models
 from protea.config.registry import BUILT_IN, find
 from protea.core.errors import ConfigError, DataError
-from protea.data import ByKey, Dataset, Dirichlet, Federated, Iid, PartitionFile, Pathological, Share, Split, federate
+from protea.data import (
+    Arrays,
+    ByKey,
+    Dataset,
+    Dirichlet,
+    Federated,
+    Iid,
+    PartitionFile,
+    Pathological,
+    Share,
+    Split,
+    federate,
+)
 from protea.data.federate import refuse_shared_keys
 from protea.data.partition.schemes import Partition
 
@@ -276,3 +290,16 @@ def test_only_so_many_samples_are_used() -> None:
     assert len(small.test) == 10
     with pytest.raises(ConfigError, match=r"data.samples is 41, but there are only 40"):
         federate(dataset, 4, Iid(), seed=1, samples=41)
+
+
+def test_clients_are_called_by_their_keys() -> None:
+    y, keys = [0, 1] * 6, ["south"] * 4 + ["north"] * 4 + ["coast"] * 4
+    dataset = Arrays(np.zeros((12, 2), np.float32), y, keys=keys).load()
+    assert federate(dataset, 3, ByKey(), seed=1).client_names() == ["coast", "north", "south"]
+    two = federate(dataset, 2, ByKey(), seed=1).client_names()
+    assert sorted(str(name).count(" + ") for name in two) == [0, 1]
+    assert federate(dataset, 3, Iid(), seed=1).client_names() == [None] * 3
+    numbers = Arrays(np.zeros((12, 2), np.float32), y, keys=[4] * 6 + [7] * 6).load()
+    assert federate(numbers, 2, ByKey(), seed=1).client_names() == [None] * 2
+    factory = ClientFactory(federate(dataset, 3, ByKey(), seed=1), models=Models(family="tiny_mlp", dim=4))
+    assert [each["site"] for each in factory.describe()["clients"]] == ["coast", "north", "south"]

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from protea.core.errors import DataError
-from protea.data import Arrays
+from protea.data import Arrays, Federated, Share
+from protea.data.gaps import fill_gaps
 from protea.data.new_samples import SampleForm
 from protea.data.sources.csv_table import Csv
 from protea.data.sources.folder import Folder
@@ -268,7 +270,7 @@ def test_delimiter_and_encoding_are_guessed(tmp_path: Path, mark: str, encoding:
 
 def test_how_a_table_is_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text(TABLE.replace(",", ";"))
-    source = Csv(str(tmp_path / "own.csv"), label="outcome")
+    source = Csv(str(tmp_path / "own.csv"), label="outcome", drop=("ward",))
     assert source.how_read() == "own.csv is read as utf-8, its columns parted by ';' (delimiter and encoding guessed)."
     given = replace(source, delimiter=";", encoding="latin-1")
     assert given.how_read() == "own.csv is read as latin-1, its columns parted by ';'."
@@ -290,3 +292,63 @@ def test_a_label_column_that_names_no_classes_is_refused(tmp_path: Path) -> None
     assert Csv(str(tmp_path / "own.csv"), label="kind").load().classes == 3
     with pytest.raises(DataError, match="label column 'price' has 40 different values in 40 rows"):
         Csv(str(tmp_path / "own.csv"), label="price").load()
+
+
+WARDS = "age,ward,smokes,state\n60,B,none,ill\n40,A,yes,well\n,A,,ill\n50,C,yes,well\n"
+
+
+def test_a_column_of_words_becomes_a_feature_for_each_value(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(WARDS.replace("\n,A,,", "\n30,A,none,"))
+    data = Csv(str(tmp_path / "own.csv"), label="state").load()
+    assert isinstance(data.x, Tensor)  # age, ward A, B, C, smokes none, yes
+    assert data.x.tolist() == [[60, 0, 1, 0, 1, 0], [40, 1, 0, 0, 0, 1], [30, 1, 0, 0, 1, 0], [50, 0, 0, 1, 0, 1]]
+    said = Csv(str(tmp_path / "own.csv"), label="state").how_read()
+    assert "Categories, a feature for each value: ward (3 values), smokes (2 values)." in said
+
+
+def test_values_that_are_named_are_features_in_that_order_whatever_a_site_has(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("stage,state\n2,ill\n1,well\n9,well\n")
+    data = Csv(str(tmp_path / "own.csv"), label="state", categories={"stage": ("3", "2", "1")}).load()
+    assert isinstance(data.x, Tensor)
+    assert data.x.tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]
+
+
+def test_values_of_test_rows_alone_are_no_features(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("ward,part,state\nA,train,ill\nB,train,well\nC,test,ill\n")
+    data = Csv(str(tmp_path / "own.csv"), label="state", split="part").load()
+    assert isinstance(data.x, Tensor)
+    assert data.x.tolist() == [[1, 0], [0, 1], [0, 0]]
+
+
+def test_a_column_of_names_is_no_category(tmp_path: Path) -> None:
+    rows = "".join(f"{i},name{i},{'ab'[i % 2]}\n" for i in range(24))
+    (tmp_path / "own.csv").write_text(f"age,who,state\n{rows}")
+    with pytest.raises(
+        DataError, match=r"column 'who' holds words, 24 different ones in 24 rows.*\n.*drop = \['who'\]"
+    ):
+        Csv(str(tmp_path / "own.csv"), label="state").load()
+
+
+def test_each_client_fills_in_by_the_medians_of_its_own_training_samples(tmp_path: Path) -> None:
+    rows = [("", "a"), ("1", "a"), ("3", "a"), ("9", "a"), ("", "b"), ("10", "b"), ("30", "b"), ("90", "b")]
+    lines = "".join(f"{age},{ward},{'well' if i % 2 else 'ill'}\n" for i, (age, ward) in enumerate(rows))
+    (tmp_path / "own.csv").write_text(f"age,ward,state\n{lines}")
+    source = Csv(str(tmp_path / "own.csv"), label="state", key="ward", missing="impute")
+    shares = tuple(Share(torch.tensor(t), torch.tensor([], dtype=torch.int64), torch.tensor(s))
+                   for t, s in (([1, 2, 3], [0]), ([5, 6], [4, 7])))  # fmt: skip
+    data = source.load()
+    assert data.gaps and source.mixes_records and "2 of 8 rows lack something" in source.how_read()
+    found = fill_gaps(Federated(data, shares, torch.tensor([], dtype=torch.int64), torch.tensor([0, 4, 7])))
+    assert isinstance(found.dataset.x, Tensor) and found.fills is not None
+    assert found.dataset.x.flatten().tolist() == [3, 1, 3, 9, 10, 10, 30, 90]  # 90 is a test sample
+    assert found.fills.tolist() == [[3], [10]] and not found.dataset.gaps
+
+
+def test_standardised_columns_leave_out_what_is_missing_and_categories(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text(WARDS)
+    source = Csv(str(tmp_path / "own.csv"), label="state", standardise=True, missing="impute", drop=("ward",))
+    data = source.load()
+    assert isinstance(data.x, Tensor)
+    deviation = (200 / 3) ** 0.5
+    torch.testing.assert_close(data.x[[0, 1, 3], 0], torch.tensor([10, -10, 0]) / deviation)
+    assert data.x[2, 0].isnan() and data.x[:, 1:].tolist() == [[1, 0], [0, 1], [0, 0], [0, 1]]

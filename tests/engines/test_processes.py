@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 import toy
 from night import by_night
 from torch import Tensor
+from waiting import until
 from warm_session import Session
 
 import protea
@@ -67,15 +68,6 @@ def pids(engine: Processes) -> set[int]:
 
 def without_cost(records: Any) -> list[Record]:
     return [replace(record, cost=Cost()) for record in records]
-
-
-def until(true: Callable[[], bool]) -> bool:
-    """Whether it comes true within a minute, which is for ever."""
-    for _ in range(1200):
-        if true():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def gone(pid: int) -> bool:
@@ -280,7 +272,7 @@ def test_an_exception_in_the_middle_of_a_round_ends_the_processes():
         old = pids(workers)
         with pytest.raises(KeyboardInterrupt):
             list(federation(workers, watch=interrupt).run())
-    assert all(until(lambda pid=pid: gone(pid)) for pid in old)
+    until(lambda: all(map(gone, old)))
     with closing(engine(Local())) as fresh:
         assert not pids(fresh) & old
         assert len(list(federation(fresh).run())) == 3
@@ -330,7 +322,7 @@ def waiting(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     Path("exp.toml").write_text(WAITING)
     run = request.param()
     try:
-        assert until(lambda: bool(list(Path.cwd().glob("waits-*"))) or run.poll() is not None)
+        until(lambda: bool(list(Path.cwd().glob("waits-*"))) or run.poll() is not None)
         yield run
     finally:
         run.kill()
@@ -367,7 +359,7 @@ def test_ctrl_c_leaves_no_process_and_a_run_that_can_go_on(waiting: Leader):
     out, err = waiting.communicate(timeout=60)
     assert waiting.returncode == 130 and err.strip() == "Stopped.  Go on after round 2: protea resume broken"
     assert [line.split()[2] for line in out.splitlines()] == ["1/4", "2/4"]
-    assert until(lambda: not session(waiting.pid))
+    until(lambda: not session(waiting.pid))
     goes_on_to_the_same_end()
 
 
@@ -377,7 +369,7 @@ def test_a_killed_parent_leaves_no_process_and_a_run_that_can_go_on(waiting: Lea
     waiting.kill()
     waiting.wait(timeout=60)
     Path("go").touch()  # workers notice when they are done with what they do
-    assert until(lambda: not session(waiting.pid))
+    until(lambda: not session(waiting.pid))
     goes_on_to_the_same_end()
 
 

@@ -25,7 +25,8 @@ from contract import play
 from night import by_night
 from ray import cloudpickle
 from ray.cluster_utils import Cluster
-from test_processes import WAITING, Frail, begin, ends, gone, linux, method_of, session, until, without_cost
+from test_processes import WAITING, Frail, begin, ends, gone, linux, method_of, session, without_cost
+from waiting import until
 
 import protea
 from protea import Client, Data, Experiment, Method
@@ -208,9 +209,9 @@ def test_errors_are_replies_and_who_takes_too_long_is_ended_and_ctrl_c_ends_all(
     assert [sorted(record.failures) for record in records] == [[1], [2]]
     assert "RuntimeError: it stumbled" in records[0].failures[1]
     assert records[1].failures[2] == "client 2, round 2: it took longer than engine.limit, 5 s."
-    assert all(until(lambda pid=reply.process: gone(pid)) for reply in seen if reply.process)
+    until(lambda: all(gone(reply.process) for reply in seen if reply.process))
     assert not folder.exists() and not Path(actors.folder.name).exists()
-    assert until(lambda: ray.available_resources().get("CPU") == 2)
+    until(lambda: ray.available_resources().get("CPU") == 2)
 
 
 @linux
@@ -221,11 +222,11 @@ def test_ctrl_c_leaves_no_process_and_a_run_that_can_go_on(tmp_path: Path, monke
     Path("exp.toml").write_text(WAITING.replace('"processes", workers = 2', '"ray", workers = 1'))
     run = begin()
     try:
-        assert until(lambda: bool(list(tmp_path.glob("waits-*"))) or run.poll() is not None)
+        until(lambda: bool(list(tmp_path.glob("waits-*"))) or run.poll() is not None)
         os.killpg(run.pid, signal.SIGINT)
         _, err = run.communicate(timeout=60)
         assert run.returncode == 130 and err.strip() == "Stopped.  Go on after round 2: protea resume broken"
-        assert until(lambda: not session(run.pid))
+        until(lambda: not session(run.pid))
     finally:
         run.kill()
         run.communicate()
@@ -259,7 +260,7 @@ def test_memory_is_for_all_actors_together(settings: Engine):
     leaves = r"An actor on node \w+ cannot begin: ConfigError: engine\.memory leaves 150,000,000 bytes"
     with pytest.raises(ConfigError, match=leaves):
         Ray(toy.plan(Local(), memory=150_000_000 * settings.workers), settings)
-    assert until(lambda: ray.available_resources().get("CPU") == 2)
+    until(lambda: ray.available_resources().get("CPU") == 2)
 
 
 def test_clients_wait_on_the_disk_of_their_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -298,13 +299,13 @@ def test_gpus_are_shared_out_and_an_actor_that_is_gone_saves_nothing(tmp_path: P
     with pytest.raises(ConfigError, match=r"has 2 CPUs and 1 GPUs; engine\.workers=2 .* engine\.gpus is 2"):
         engine(Local(), replace(TWO, gpus=2), build=OnGPU())
     actors = [ActorHandle(cluster.gpu_share(1, 2)) for _ in range(2)]
-    assert until(lambda: ray.available_resources().get("GPU", 0) == 0)
+    until(lambda: ray.available_resources().get("GPU", 0) == 0)
     for actor in actors:
         actor.stop()
         assert not actor.alive()
         with pytest.raises(CheckpointError, match="save: an actor"):
             actor.save(tmp_path)
-    assert until(lambda: ray.available_resources().get("GPU") == 1)
+    until(lambda: ray.available_resources().get("GPU") == 1)
     assert [cluster.gpu_share(*each) for each in ((1, 4), (2, 3), (4, 2), (0, 2))] == [0.25, 0.5, 1.0, 0.0]
 
 

@@ -17,7 +17,8 @@ pytest.importorskip("ray", reason="lacking: extra ray")
 
 import ray
 from ray.cluster_utils import Cluster
-from test_processes import linux, until, without_cost
+from test_processes import linux, without_cost
+from waiting import until
 
 from protea import Client, Data, Experiment, Prototypes
 from protea.config.families import Models

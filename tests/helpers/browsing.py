@@ -44,7 +44,6 @@ def all_of(browser: Any, css: str) -> list[Any]:
 
 
 def choose(browser: Any, control: str, value: str) -> None:
-    """Choose an option of a menu."""
-    from selenium.webdriver.support.select import Select
-
-    Select(browser.find_element("id", control)).select_by_value(value)
+    """Choose an option of a menu, in one step: a live page may be drawn anew between two."""
+    script = "const menu = document.getElementById(arguments[0]); menu.value = arguments[1]; "
+    browser.execute_script(script + "menu.dispatchEvent(new Event('change', {bubbles: true}))", control, value)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -167,15 +166,6 @@ def parties(folder: Path, cold: bool = False) -> Iterator[Parties]:
     finally:
         for party in reversed(found.all):
             party.stop()
-
-
-def until(what: Callable[[], object], seconds: float = 120) -> None:
-    """Wait for something to be so."""
-    end = time.monotonic() + seconds
-    while not what():
-        if time.monotonic() > end:
-            raise TimeoutError("it did not come to pass")
-        time.sleep(0.1)
 
 
 def alone(task: Task, sites: Sequence[Site], folder: Path) -> tuple[list[dict[str, Any]], dict[str, bytes]]:

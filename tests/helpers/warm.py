@@ -16,7 +16,7 @@ from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from protea.cli import app
+from protea import __main__
 from protea.engines.processes import pool
 from protea.engines.processes.forkserver import processes
 
@@ -54,7 +54,8 @@ def _be_command(words: Sequence[str | Path], log: Path, environment: dict[str, s
     os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["protea", *map(str, words)]
-    app.main()
+    __main__.start_forkserver = lambda: None  # this process is forked from it
+    __main__.main()
 
 
 def _be_script(path: Path, folder: Path, said: Path) -> None:

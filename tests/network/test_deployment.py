@@ -16,7 +16,7 @@ from night import by_night
 pytest.importorskip("flwr", reason="lacking: extra flower")
 
 import warm_flower
-from parties import until
+from waiting import until
 
 from protea.core.files import write_text
 from protea.engines.flower.engine import Deployment, Flower

@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="lacking: extra flower")
 
-from parties import NAMES, Parties, Party, alone, make_base, make_site, over_network, parties, until
+from parties import NAMES, Parties, Party, alone, make_base, make_site, over_network, parties
+from waiting import until
 
 from protea.federation.record import Record
 from protea.network.coordinator.directory import CoordinatorDirectory

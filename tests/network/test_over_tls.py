@@ -14,7 +14,8 @@ from night import by_night
 
 pytest.importorskip("flwr", reason="lacking: extra flower")
 
-from parties import NAMES, alone, make_base, make_site, over_network, parties, until
+from parties import NAMES, alone, make_base, make_site, over_network, parties
+from waiting import until
 
 from protea.engines.flower.node import Node
 from protea.network.site.service import Audit

@@ -17,8 +17,9 @@ pytest.importorskip("flwr", reason="lacking: extra flower")
 import grid
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
-from parties import NAMES, make_base, make_site, parties, until
+from parties import NAMES, make_base, make_site, parties
 from test_coordinator import federation, serve
+from waiting import until
 
 from protea.clients.durable import newest_state
 from protea.clients.plan import WorkerPlan

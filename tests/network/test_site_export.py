@@ -16,14 +16,16 @@ pytest.importorskip("flwr", reason="lacking: extra flower")
 import places
 import torch
 
-from protea.core.errors import ConfigError
+from protea.core.errors import ConfigError, DataError
 from protea.core.payload import pack
 from protea.core.prototypes import Prototypes
+from protea.data import Dataset
 from protea.engines.messages import reply_from_bytes
 from protea.evaluation.client_side import Examination
 from protea.evaluation.rules import all_names
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
+from protea.network.site.scaling import filling_of, keep_filling
 from protea.network.site.service import SiteService
 
 TUMOURS = load_breast_cancer()
@@ -173,3 +175,16 @@ def test_without_an_evaluation_the_classifier_answers_and_the_card_says_so(tmp_p
     assert "Not as in the federation" in (tmp_path / "model" / "README.md").read_text()
     done = typed("site", "export", "--dir", site.path)
     assert done.code == 2 and "--to DIR for a folder" in done.err
+
+
+def test_what_stands_for_missing_numbers_is_kept_with_the_model(tmp_path: Path) -> None:
+    x = torch.tensor([[1.0, 5.0], [torch.nan, 7.0], [3.0, 7.0], [torch.nan, 9.0]])
+    raw = Dataset(x, torch.tensor([0, 1, 0, 1]), ("ill", "well"), gaps=True)
+    first = filling_of(raw, torch.tensor([0, 1, 2]), tmp_path, trained=False)
+    assert first is not None and first.tolist() == [1, 7]  # the lower of two in the middle
+    keep_filling(first, tmp_path)
+    later = filling_of(raw, torch.tensor([3]), tmp_path, trained=True)
+    assert later is not None and later.tolist() == [1, 7]
+    other = Dataset(x[:, :1], raw.y, raw.names, gaps=True)
+    with pytest.raises(DataError, match=r"of samples of shape \(2,\); data\(\) gives samples of shape \(1,\)"):
+        filling_of(other, torch.tensor([0]), tmp_path, trained=True)

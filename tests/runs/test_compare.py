@@ -628,6 +628,33 @@ def test_markdown_and_latex_carry_caption_and_footnotes(tmp_path: Path, command:
     assert out.count(r" \\") == 4 and len({line.count("&") for line in out.splitlines() if line.endswith(r"\\")}) == 1
 
 
+def test_a_grid_has_methods_by_data_sets_with_the_best_two_marked(tmp_path: Path, command: Pair):
+    small, large = SMALL.data, Data(source=Spiral(classes=4, points=30))
+    for seed in (1, 2):
+        step = 0.02 * (seed - 1)
+        written(tmp_path / f"a{seed}", FedProto(pull=1.0), [0.80 + step], seed=seed)
+        written(tmp_path / f"b{seed}", Local(), [0.70 + step], seed=seed)
+        written(tmp_path / f"c{seed}", Local(), [0.60 + step], seed=seed, data=large)
+    written(tmp_path / "d", FedProto(pull=2.0), [0.5], data=small)
+    out, _ = command("compare", tmp_path, "--latex", "--grid", "data.source")
+    rows = [line for line in out.splitlines() if line.endswith(r"\\")]
+    assert rows[0] == r"method & spiral classes=3 & spiral classes=4 \\"
+    assert rows[1] == r"local & \underline{71.00 $\pm$ 1.41} & \textbf{61.00 $\pm$ 1.41} \\"  # it lacks no column
+    assert r"fedproto pull=1 & \textbf{81.00 $\pm$ 1.41} & - \\" in rows
+    assert r"fedproto pull=2 & 50.00 & - \\" in rows
+    assert r"\label{tab:data-source}" in out and r"\caption{Accuracy in \% by data.source: rule method" in out
+    out, _ = command("compare", tmp_path, "--grid", "data.source", "--format", "csv")
+    assert "local,spiral classes=4,2,0.61," in out
+    out, _ = command("compare", tmp_path, "--grid", "data.source", "--format", "markdown")
+    assert "| local | *71.00 ± 1.41* | **61.00 ± 1.41** |" in out
+    out, _ = command("compare", tmp_path, "--grid", "data.source")
+    assert "81.00 ± 1.41 **" in out and "71.00 ± 1.41 *" in out
+    _, error = command("compare", tmp_path, "--grid", "data.sorce")
+    assert "--grid data.sorce is not a setting of these runs.  Did you mean data.source?" in error
+    _, error = command("compare", tmp_path, "--grid", "data.source", "--clients")
+    assert "leave out --clients" in error
+
+
 def test_out_writes_a_file_and_notes_stay_on_the_screen(tmp_path: Path, command: Pair):
     written(tmp_path / "runs" / "a", FedProto(), [0.9])
     going = written(tmp_path / "runs" / "b", Local(), [0.8], ended=False)

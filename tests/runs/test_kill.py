@@ -22,7 +22,8 @@ import kill_driver
 import pytest
 from night import by_night
 from test_directory import traces
-from test_processes import session, until
+from test_processes import session
+from waiting import until
 
 from protea.engines.processes.forkserver import processes
 
@@ -91,7 +92,7 @@ class Driver:
                     time.sleep(delay)
                     os.killpg(pid, signal.SIGKILL)
         code, seconds = self.ask(wait=pid), time.perf_counter() - began
-        assert until(lambda: not session(pid))
+        until(lambda: not session(pid))
         out, err = ((folder / name).read_text() for name in ("out", "err"))
         return Life(code, out, err, frozenset(begun - left), seconds, begun)
 

@@ -19,6 +19,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import waiting
+import warm
 from answered import answered_round, answered_run
 from browsing import all_of, choose, chromium
 from typer.testing import CliRunner
@@ -262,20 +264,18 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
 
 def test_the_command_prints_its_url_serves_and_ends_when_told(tmp_path: Path) -> None:
     going(tmp_path / "run")
-    call = [sys.executable, "-m", "protea", "watch", str(tmp_path), "--port", "0", "--no-browser"]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        assert first.startswith("Live page: http://127.0.0.1:")
-        url = urlsplit(first.split()[-1])
-        connection = http.client.HTTPConnection("127.0.0.1", url.port or 0, timeout=10)
-        connection.request("GET", "/")
-        assert connection.getresponse().status == 200
-        connection.close()
-        process.send_signal(signal.SIGTERM)
-        rest = process.stdout.read()
-        assert process.wait(20) == 143 and "Ended." in rest
+    log = tmp_path / "log"
+    process = warm.command("watch", tmp_path, "--port", "0", "--no-browser", log=log)
+    waiting.until(lambda: log.is_file() and log.read_text().count("\n"))
+    first = log.read_text().splitlines()[0]
+    assert first.startswith("Live page: http://127.0.0.1:")
+    connection = http.client.HTTPConnection("127.0.0.1", urlsplit(first.split()[-1]).port or 0, timeout=10)
+    connection.request("GET", "/")
+    assert connection.getresponse().status == 200
+    connection.close()
+    os.kill(process.pid or 0, signal.SIGTERM)
+    process.join(20)
+    assert process.exitcode == 143 and "Ended." in log.read_text()
     script = "import protea.watch.server, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 

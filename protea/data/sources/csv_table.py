@@ -5,11 +5,10 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,13 +21,11 @@ from protea.core.errors import DataError, nearest
 from protea.data import convert, files
 from protea.data.dataset import Dataset
 from protea.data.new_samples import NewSamples, SampleForm
+from protea.data.table_cells import Categories, TableRow, cell_numbers, find_categories, is_missing, missing_value
 from protea.data.texts import Texts
-
-TableRow = tuple[int, list[str]]  # the number of its line, and its cells
 
 LONGEST = 1 << 27  # characters that a cell may have: a clinical note may be long
 DELIMITERS = ",;\t|"
-MISSING = {"", "na", "n/a", "nan", "null", "none", "?"}
 
 
 @dataclass(frozen=True)
@@ -39,8 +36,13 @@ class Csv:
     column ``text``; without that, the numbers in ``features``, which are all other columns if not given, but for those
     in ``drop``.  What parts columns (``delimiter``) and how letters are written (``encoding``) is guessed if not given.
     In the column ``split`` the words in ``test`` mark rows of the test part.  ``standardise`` brings each feature to
-    mean 0 and deviation 1 over the whole table, test rows included.  With ``missing = "drop"`` rows are left out that
-    lack something.
+    mean 0 and deviation 1 over the whole table, test rows included.
+
+    A column of words is a category, of which each value becomes a feature that is 0 or 1.  ``categories`` names such
+    columns and their values, ``{ ward = ["A", "B"], stage = [] }``: needed where words are numbers, and where sites
+    must agree; of an empty list, values are those of the rows that are not of the test part.  With ``missing = "drop"``
+    rows are left out that lack something; with ``"impute"`` each client fills in missing numbers by the medians of its
+    own training samples, and a missing category is none of its values.
     """
 
     path: str
@@ -54,12 +56,13 @@ class Csv:
     standardise: bool = False
     delimiter: str | None = None
     encoding: str | None = None
-    missing: Literal["refuse", "drop"] = "refuse"
+    missing: Literal["refuse", "drop", "impute"] = "refuse"
+    categories: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def mixes_records(self) -> bool:
         """Whether a row's numbers depend on other rows: no epsilon is claimed then."""
-        return self.standardise
+        return self.standardise or self.missing == "impute"
 
     def load(self) -> Dataset:
         path = files.user_path(self.path)
@@ -67,7 +70,7 @@ class Csv:
         if self.text is not None and (self.features is not None or self.standardise):
             raise DataError(f"{path}: samples are texts ({self.text!r}) or numbers (features, standardise), not both.")
         named = [name for name in (self.label, self.key, self.text, self.split) if name is not None]
-        for name in (*named, *(self.features or ()), *self.drop):
+        for name in (*named, *(self.features or ()), *self.drop, *self.categories):
             if name not in header:  # which there are is not said of texts: without a header they are one
                 known = "Expected is a header line." if self.text is not None else nearest(name, header)
                 raise DataError(f"{path} has no column {name!r}.  {known}")
@@ -77,19 +80,33 @@ class Csv:
             pass  # the text alone
         elif not features:
             raise DataError(f"{path} has no column besides {', '.join(header)}: nothing to learn from.")
-        rows = self.complete(path, rows, place, named, features)
-        marked = [self.split is not None and row[place[self.split]].strip() in self.test for _, row in rows]
+        categories = self.found_categories(path, rows, place, features)
+        rows = self.complete(path, rows, place, named, features, categories)
+        marked = [self.is_test(row, place) for _, row in rows]
         rows = [rows[i] for i in sorted(range(len(rows)), key=lambda i: marked[i])]  # test rows are last
         labels = [row[place[self.label]].strip() for _, row in rows]
         refuse_no_classes(path, self.label, labels)
         y, names = convert.to_labels(labels)
-        keys = convert.number_keys([row[place[self.key]].strip() for _, row in rows]) if self.key else None
+        whose = [row[place[self.key]].strip() for _, row in rows] if self.key else None
+        keys, called = (None, None) if whose is None else (convert.number_keys(whose), convert.names_of_keys(whose))
         x: Tensor | Texts
         if self.text is not None:
             x = Texts.of(row[place[self.text]] for _, row in rows)
         else:
-            x = self.numbers(path, rows, place, features)
-        return Dataset(x, y, names, sum(marked), keys)
+            x = self.numbers(path, rows, place, features, categories)
+        gaps = isinstance(x, Tensor) and bool(x.isnan().any())
+        return Dataset(x, y, names, sum(marked), keys, called, gaps)
+
+    def is_test(self, row: Sequence[str], place: Mapping[str, int]) -> bool:
+        """Whether the table marks a row as one of its test part."""
+        return self.split is not None and row[place[self.split]].strip() in self.test
+
+    def found_categories(
+        self, path: Path, rows: Sequence[TableRow], place: Mapping[str, int], features: Sequence[str]
+    ) -> Categories:
+        """Return the columns that are categories, with their values in the rows that are not of the test part."""
+        learned = [(line, row) for line, row in rows if not self.is_test(row, place)]
+        return find_categories(path, learned, place, features, self.categories)
 
     def columns_learned(self, header: Sequence[str]) -> tuple[str, ...]:
         """Return the columns of numbers that samples are made of; none where samples are texts."""
@@ -100,10 +117,23 @@ class Csv:
 
     def how_read(self) -> str:
         """Say how the table is read: what parts its columns, and its encoding, guessed or given."""
-        found = self.settled()
+        found, path = self.settled(), files.user_path(self.path)
         guessed = [name for name in ("delimiter", "encoding") if getattr(self, name) is None]
         how = f" ({' and '.join(guessed)} guessed)" if guessed else ""
-        return f"{Path(self.path).name} is read as {found.encoding}, its columns parted by {found.delimiter!r}{how}."
+        said = f"{Path(self.path).name} is read as {found.encoding}, its columns parted by {found.delimiter!r}{how}."
+        header, rows = found.rows(path)
+        place, features = {name: column for column, name in enumerate(header)}, self.columns_learned(header)
+        categories = self.found_categories(path, rows, place, features)
+        if categories:
+            shown = ", ".join(f"{name} ({len(values)} values)" for name, values in categories.items())
+            said += f"\nCategories, a feature for each value: {shown}."
+        lacking = sum(any(is_missing(row[place[name]], categories.get(name)) for name in features) for _, row in rows)
+        if lacking and self.missing == "impute":
+            said += (
+                f"\n{lacking:,} of {len(rows):,} rows lack something: numbers are filled in by the medians of each "
+                f"client's own training samples; a missing category is none of its values."
+            )
+        return said
 
     def settled(self) -> Csv:
         """Return the same source with the delimiter and encoding that its table is read with."""
@@ -121,7 +151,7 @@ class Csv:
         from protea.data.table_form import TableForm, refuse_no_table  # which are built on this class
 
         refuse_no_table(path, self)
-        return TableForm.of(self).read_new(path, form)
+        return TableForm.of(self, form.fill).read_new(path, form)
 
     def complete(
         self,
@@ -130,19 +160,22 @@ class Csv:
         place: Mapping[str, int],
         named: Sequence[str],
         features: Sequence[str],
+        categories: Categories,
     ) -> list[TableRow]:
         """Return the rows in which nothing needed is missing; with ``missing = "refuse"`` raise at the first other one.
 
-        Words such as "none" mean a missing value in columns of numbers only: a class may be called "none".
+        Words such as "none" mean a missing value in columns of numbers only: a class may be called "none".  Features
+        may be missing where they are imputed.
         """
         found = []
+        needed = () if self.missing == "impute" else features
         for line, row in rows:
             lacking = next((name for name in named if not row[place[name]].strip()), None)
             if lacking is None:
-                lacking = next((name for name in features if row[place[name]].strip().lower() in MISSING), None)
+                lacking = next((name for name in needed if is_missing(row[place[name]], categories.get(name))), None)
             if lacking is None:
                 found.append((line, row))
-            elif self.missing == "refuse":
+            elif self.missing != "drop":
                 raise missing_value(path, line, lacking)
         if not found:
             raise DataError(f"{path} has no row in which nothing is missing.")
@@ -154,20 +187,52 @@ class Csv:
         rows: list[TableRow],
         place: Mapping[str, int],
         features: Sequence[str],
+        categories: Categories,
     ) -> Tensor:
-        """Return the columns of numbers, float32 (rows, features), standardised if wanted."""
-        x = self.raw(path, rows, place, features)
+        """Return the features, float32 (rows, features), standardised if wanted; nan where they are to be imputed."""
+        x = self.raw(path, rows, place, features, categories)
         if self.standardise:
-            deviation = x.std(0)
-            x = (x - x.mean(0)) / np.where(deviation > 0, deviation, 1)
+            mean, deviation = self.spread(path, x, features, categories)
+            x = (x - mean) / deviation
         return torch.from_numpy(x.astype(np.float32))
 
     def raw(
-        self, path: Path, rows: list[TableRow], place: Mapping[str, int], features: Sequence[str]
+        self,
+        path: Path,
+        rows: list[TableRow],
+        place: Mapping[str, int],
+        features: Sequence[str],
+        categories: Categories,
     ) -> npt.NDArray[np.float64]:
-        """Return the columns of numbers as they are in the table."""
-        cells = [[parse_number(row[place[name]], path, line, name) for name in features] for line, row in rows]
+        """Return the features as they are in the table: numbers, categories one-hot, nan where they are imputed."""
+        columns, gaps = [(name, place[name], categories.get(name)) for name in features], self.missing == "impute"
+        cells = [
+            [
+                number
+                for name, column, values in columns
+                for number in cell_numbers(row[column], values, path, line, name, gaps=gaps)
+            ]
+            for line, row in rows
+        ]
         return np.array(cells, np.float64)
+
+    def spread(
+        self, path: Path, x: npt.NDArray[np.float64], features: Sequence[str], categories: Categories
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return what is subtracted from each feature and what it is divided by; 0 and 1 of categories."""
+        lengths = [len(categories.get(name, ("",))) for name in features]
+        whose = [name for name, length in zip(features, lengths, strict=True) for _ in range(length)]
+        known = ~np.isnan(x)
+        if (~known).all(0).any():
+            raise DataError(
+                f"{path}: column {whose[int((~known).all(0).argmax())]!r} has no value at all.  Leave it out: drop."
+            )
+        if known.all():
+            mean, deviation = x.mean(0), x.std(0)
+        else:
+            mean, deviation = np.nanmean(x, 0), np.nanstd(x, 0)
+        words = np.array([name in categories for name in whose])
+        return np.where(words, 0.0, mean), np.where(words | (deviation <= 0), 1.0, deviation)
 
     def rows(self, path: Path) -> tuple[list[str], list[TableRow]]:
         """Read the table: the names of its columns, and each row with the number of its line."""
@@ -230,35 +295,6 @@ def refuse_no_classes(path: Path, column: str, labels: Sequence[str]) -> None:
             f"{path}: the label column {column!r} has {values} different values in {len(labels)} rows, so it names no "
             f"classes.  Name the column with the class as label; a number to predict must be put into classes first."
         )
-
-
-def parse_number(cell: str, path: Path, line: int, column: str) -> float:
-    """Return the number in a cell; raise :class:`DataError` for anything else."""
-    if cell.strip().lower() in MISSING:
-        raise missing_value(path, line, column)
-    try:
-        value = float(cell)
-    except ValueError:
-        raise DataError(
-            f"{path}, line {line}, column {column!r}: {shown_cell(cell)} is not a number.\n"
-            f"  Leave the column out (drop = [{column!r}]), write categories as numbers, or name it as text."
-        ) from None
-    if not math.isfinite(value):
-        raise DataError(f"{path}, line {line}, column {column!r}: {cell!r} is not a finite number.")
-    return value
-
-
-def missing_value(path: Path, line: int, column: str) -> DataError:
-    """Make the error for an empty cell."""
-    return DataError(
-        f"{path}, line {line}, column {column!r}: the value is missing.\n"
-        f'  Fill it in, or leave such lines out (missing = "drop"), or the column (drop = [{column!r}]).'
-    )
-
-
-def shown_cell(cell: str) -> str:
-    """Return a cell for a message, if it is one word; more may be what somebody wrote about a patient."""
-    return repr(cell) if len(cell) < 20 and " " not in cell.strip() else f"a cell of {len(cell)} characters"
 
 
 def reason(error: Exception) -> str:

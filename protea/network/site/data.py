@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,4 +36,4 @@ def with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     if unknown := [name for name in dataset.names if name not in place]:
         raise DataError(f"there are samples of the class {unknown[0]!r}; the task has {', '.join(classes)}.")
     codes = torch.tensor([place[name] for name in dataset.names])
-    return Dataset(dataset.x, codes[dataset.y], classes, dataset.tests, dataset.keys)
+    return replace(dataset, y=codes[dataset.y], names=classes)

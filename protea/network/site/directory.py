@@ -39,6 +39,7 @@ from protea.core.split_model import SplitModel
 from protea.core.training import Training
 from protea.data import Dataset, Share
 from protea.data.federate import split_share
+from protea.data.gaps import fill_in
 from protea.data.scaling import Scaling
 from protea.data.views import refuse_unread, view_samples
 from protea.federation.privacy import TOGETHER, UNSTATED
@@ -48,7 +49,7 @@ from protea.network.site.code import call_with, load_code
 from protea.network.site.data import as_dataset, with_classes
 from protea.network.site.policy import NAME, PolicyFile, Report, read_policy
 from protea.network.site.release import PolicyRelease
-from protea.network.site.scaling import scaling_of
+from protea.network.site.scaling import filling_of, scaling_of
 from protea.network.site.seed import secret_seed, seed_of_task
 from protea.network.site.settings import Settings, read_settings
 from protea.network.task import Task
@@ -145,14 +146,27 @@ class Site:
             raise DataError(f"{self.path / 'site.py'}: data(): {type(error).__name__}: {error}") from error
 
     @cached_property
+    def filling(self) -> torch.Tensor | None:
+        """What stands for missing numbers: as kept with the state, or the medians of the training samples."""
+        return filling_of(self.raw, self.share.train, self.state, self._trained)
+
+    @cached_property
+    def filled(self) -> Dataset:
+        """The samples of ``data()`` with nothing missing."""
+        raw, fill = self.raw, self.filling
+        if fill is None or not raw.gaps or not isinstance(raw.x, torch.Tensor):
+            return raw
+        return replace(raw, x=fill_in(raw.x, fill), gaps=False)
+
+    @cached_property
     def scaling(self) -> Scaling | None:
         """How samples are standardised: by the numbers kept with the state, or by the training samples."""
-        return scaling_of(self.raw, self.share.train, self.settings.standardise, self.state, self._trained)
+        return scaling_of(self.filled, self.share.train, self.settings.standardise, self.state, self._trained)
 
     @cached_property
     def dataset(self) -> Dataset:
         """The samples as the model gets them: those of ``data()``, standardised if ``site.toml`` says so."""
-        raw, scaling = self.raw, self.scaling
+        raw, scaling = self.filled, self.scaling
         if scaling is None:
             return raw
         assert isinstance(raw.x, torch.Tensor)

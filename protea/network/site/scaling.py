@@ -1,20 +1,24 @@
-"""How a site standardises its samples: fitted to its training samples once, kept with its state, applied to new ones.
+"""How a site fills in and standardises samples: fitted to its training samples once, kept, applied to new ones.
 
 state/scaling.json    mean and deviation of each feature; they never leave
+state/filling.json    the medians that stand for missing numbers of a table; they never leave
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from protea.core.errors import ConfigError, DataError
 from protea.core.files import read_sealed, write_sealed
 from protea.data import Dataset
+from protea.data.gaps import medians
 from protea.data.scaling import Scaling
 
 NAME = "scaling.json"
+FILLING = "filling.json"
 
 
 def scaling_of(raw: Dataset, train: Tensor, wanted: bool, state: Path, trained: bool) -> Scaling | None:
@@ -45,6 +49,25 @@ def scaling_of(raw: Dataset, train: Tensor, wanted: bool, state: Path, trained: 
             f"Give the same features as before; or begin anew: move {state} away."
         )
     return found
+
+
+def filling_of(raw: Dataset, train: Tensor, state: Path, trained: bool) -> Tensor | None:
+    """Return what stands for missing numbers: what was kept when the site began to train, or medians of ``train``."""
+    path = state / FILLING
+    if trained and path.exists():
+        fill = torch.tensor(read_sealed(path)["fill"], dtype=torch.float32)
+        if tuple(fill.shape) != raw.shape:
+            raise DataError(
+                f"{path} is of samples of shape {tuple(fill.shape)}; data() gives samples of shape {raw.shape}.  "
+                f"Give the same features as before; or begin anew: move {state} away."
+            )
+        return fill
+    return medians(raw.x[train]) if raw.gaps and isinstance(raw.x, Tensor) else None
+
+
+def keep_filling(fill: Tensor, state: Path) -> None:
+    """Write what stands for missing numbers beside the model that is trained with it."""
+    write_sealed(state / FILLING, {"fill": fill.tolist()})
 
 
 def keep_scaling(scaling: Scaling, state: Path) -> None:

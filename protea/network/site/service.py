@@ -29,7 +29,7 @@ from protea.network.site.audit import Audit
 from protea.network.site.broadcast import keep_broadcast
 from protea.network.site.directory import Site
 from protea.network.site.refusals import expiry, refusals
-from protea.network.site.scaling import keep_scaling
+from protea.network.site.scaling import keep_filling, keep_scaling
 from protea.network.trust.keys import verified
 
 TRACE = "Traceback (most recent call last):"
@@ -106,6 +106,8 @@ class SiteService:
         if job.task == "evaluate" and site.report == "none":
             answer = leaving(Reply(job.client, job.round))
         else:
+            if site.filling is not None:
+                keep_filling(site.filling, site.state)
             if site.scaling is not None:
                 keep_scaling(site.scaling, site.state)  # before the model that it belongs to
             answer = self.worker.answer(job, message)

@@ -8,6 +8,7 @@ import torch
 
 from protea.config.units import percent
 from protea.config.words import RULES
+from protea.data.table_cells import MISSING
 from protea.runs.model_folder.contents import TRIED, Contents
 
 HEAD = '''"""Class probabilities by this model, without Protea: python load.py {example}"""
@@ -34,7 +35,11 @@ about = json.loads((here / "model.json").read_text(encoding="utf-8"))
 model, table = torch.export.load(here / "program.pt2").module(), about["preparation"]["table"]
 with open(sys.argv[1], newline="", encoding=table["encoding"]) as file:
     rows = list(csv.DictReader(file, delimiter=table["delimiter"]))
-for row in model(torch.tensor([[float(row[name]) for name in table["features"]] for row in rows], dtype=torch.float64)):
+x = []
+for row in rows:  # categories are a number for each value; what is missing is nan
+    cells = [(row[name].strip(), table["categories"].get(name)) for name in table["features"]]
+    x.append([n for cell, values in cells for n in ([cell == v for v in values] if values else [NUMBER])])
+for row in model(torch.tensor(x, dtype=torch.float64)):
     print(about["classes"][row.argmax()], *(f"{chance:.6f}" for chance in row))
 """
 
@@ -43,7 +48,9 @@ def load_script(contents: Contents) -> str:
     """Return the Python file that loads the model by torch alone."""
     preparation = contents.origin.preparation
     if preparation.table is not None:
-        return HEAD.format(example="new.csv") + TABLE
+        gaps = preparation.fill is not None
+        number = f'float("nan" if cell.lower() in {sorted(MISSING)} else cell)' if gaps else "float(cell)"
+        return HEAD.format(example="new.csv") + TABLE.replace("NUMBER", number)
     grey = preparation.shape[:1] == (1,)  # an .npz file may leave out the axis of channels
     reshape = f".reshape(-1, {', '.join(map(str, preparation.shape))})" if grey else ""
     return HEAD.format(example="new.npz") + ARRAYS.format(dtype=preparation.word, reshape=reshape)
@@ -70,6 +77,8 @@ def _lines(contents: Contents) -> Iterator[str]:
     yield from (f"- {line}" for line in origin.privacy or ("Nothing was added to what the client sent.",))
     if origin.preparation.scalings:
         yield "- The folder holds means and deviations of features over training samples."
+    if origin.preparation.fill is not None:
+        yield "- The folder holds medians of features over training samples, which stand for missing numbers."
     if contents.prototypes:
         yield "- The folder holds class prototypes: mean features of training samples."
     yield "- A model can remember training samples. Give the folder only to whom the samples may be known."

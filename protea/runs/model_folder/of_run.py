@@ -31,7 +31,7 @@ def contents_of_run(directory: Path, client: int, round: int | None = None, rule
         who=f"Client {client} of {directory.name or directory.absolute().name}",
         method=method_label(run.setup.method),
         classes=tuple(next(iter(RunDirectory.open(directory).metrics()))["classes"]),
-        preparation=Preparation.of(experiment.data.source, data.shape, data.x.dtype),
+        preparation=Preparation.of(experiment.data.source, data.shape, data.x.dtype, fill=run.setup.fill(client)),
         settings=settings_of(experiment),
         privacy=privacy_of(run, client, trained.client.round),
         instead=f"Use it by Protea: protea predict {directory} DATA --client {client}",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from protea.core.errors import ConfigError, DataError
 from protea.core.samples import normalise
 from protea.data import Arrays, Csv, Npz, files
+from protea.data.gaps import fill_in
 from protea.data.new_samples import NewSamples, SampleForm, described, fitted, read_in_form
 from protea.data.scaling import Scaling
 from protea.data.table_form import TableForm
@@ -32,10 +33,17 @@ class Preparation:
     counted: bool = True  # labels that are numbers count through the classes, from 0; else they are their names
 
     @classmethod
-    def of(cls, source: Any, shape: tuple[int, ...], dtype: torch.dtype, scaling: Scaling | None = None) -> Self:
-        """Find out what a source does, for samples of a shape and type."""
+    def of(
+        cls,
+        source: Any,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        scaling: Scaling | None = None,
+        fill: Tensor | None = None,
+    ) -> Self:
+        """Find out what a source does, for samples of a shape and type; ``fill`` stands for missing numbers."""
         if isinstance(source, Csv):
-            return cls(shape, torch.float64, TableForm.of(source), scaling)
+            return cls(shape, torch.float64, TableForm.of(source, fill), scaling)
         counted = True
         if isinstance(source, Npz):
             with np.load(files.user_path(source.path), allow_pickle=False) as own:
@@ -51,13 +59,18 @@ class Preparation:
         return [each for each in (own, self.scaling) if each is not None]
 
     @property
+    def fill(self) -> Tensor | None:
+        """What stands for a missing number, after the table's own scaling."""
+        return None if self.table is None else self.table.fill
+
+    @property
     def word(self) -> str:
         """The name of the type of the numbers in a file."""
         return next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
 
     def read(self, path: Path, names: tuple[str, ...], *, resize: bool = False) -> NewSamples:
         """Read new samples as the numbers that the file has; raise :class:`DataError` for what does not fit."""
-        form = SampleForm(names, self.shape, self.dtype, resize=resize)
+        form = SampleForm(names, self.shape, self.dtype, resize=resize, gaps=self.fill is not None)
         if not path.exists():
             raise DataError(f"There is no {path}.  Give a table (.csv), arrays (.npz), or a folder of images.")
         found = (
@@ -83,6 +96,8 @@ class Preparation:
         found = torch.randn(count, *self.shape, generator=draw, dtype=torch.float64)
         for scaling in reversed(self.scalings):
             found = found * scaling.deviation + scaling.mean
+        if self.fill is not None:
+            found[::4, 0] = torch.nan
         return found.to(self.dtype)
 
     def to_table(self) -> dict[str, Any]:
@@ -113,9 +128,15 @@ class Preparation:
 class Prepare(nn.Module):
     """A preparation as the first layer of a program."""
 
+    fill: Tensor
+
     def __init__(self, preparation: Preparation) -> None:
         super().__init__()
         self.dtype, self.count = preparation.dtype, len(preparation.scalings)
+        self.own = int(preparation.table is not None and preparation.table.scaling is not None)
+        self.fills = preparation.fill is not None
+        if preparation.fill is not None:
+            self.register_buffer("fill", preparation.fill)
         for place, scaling in enumerate(preparation.scalings):
             self.register_buffer(f"mean_{place}", scaling.mean)
             self.register_buffer(f"deviation_{place}", scaling.deviation)
@@ -123,6 +144,9 @@ class Prepare(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.dtype == torch.uint8:
             return normalise(x)
-        for place in range(self.count):
-            x = Scaling(getattr(self, f"mean_{place}"), getattr(self, f"deviation_{place}"))(x)
+        for place in range(self.count + 1):
+            if self.fills and place == self.own:  # after the table's own scaling, before that of a site
+                x = fill_in(x.float(), self.fill)
+            if place < self.count:
+                x = Scaling(getattr(self, f"mean_{place}"), getattr(self, f"deviation_{place}"))(x)
         return x if self.dtype == torch.int64 else x.float()
