@@ -92,7 +92,8 @@ def test_a_killed_actor_and_a_removed_node_change_nothing(
 
     def remove() -> None:
         """A node on which somebody trains; the driver is busy with the round."""
-        held = [node for pid, node in nodes.items() if until((tmp_path / f"held-{pid}").exists)]
+        until(lambda: all((tmp_path / f"held-{pid}").exists() for pid in nodes))
+        held = list(nodes.values())
         cluster.remove_node(next(node for node in cluster.list_all_nodes() if node.node_id == held[0]), False)
         (tmp_path / "go").touch()
 
