@@ -23,14 +23,41 @@ Out = Annotated[
 Figures = Annotated[
     Path | None, typer.Option(help="Also write every figure to this folder, for papers.", show_default=False)
 ]
+Paper = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Draw the figures of fedtgp, protonorm, fedsa, fedpagr or fedprotokd instead, into the folder --figures.",
+        show_default=False,
+    ),
+]
 Format = Annotated[Literal["png", "svg", "pdf"], typer.Option("--format", help="Of the figures.")]
 
 
-def report(paths: Runs, out: Out = None, figures: Figures = None, form: Format = "pdf") -> None:
+def report(paths: Runs, out: Out = None, figures: Figures = None, form: Format = "pdf", paper: Paper = None) -> None:
     """Show runs, ended or not, in one HTML page that works offline."""
     found = find(paths)
+    if paper is not None:
+        draw_paper_figures(Console(), paper, found, figures or Path("figures"), form, out)
+        return
     target = out or (found[0] / "report.html" if len(found) == 1 else Path("report.html"))
     write_report(Console(), found, target, figures, form)
+
+
+def draw_paper_figures(
+    console: Console, paper: str, runs: list[Path], folder: Path, form: str, out: Path | None
+) -> None:
+    """Write the figures of a paper that these runs have something for, and say what the others need."""
+    from protea.report.paper_figures import draw_paper
+    from protea.runs.reader import RunReader
+
+    if out is not None:
+        raise ConfigError(
+            f"--paper writes figures, no page.  Leave out --out, or type: --figures {shlex.quote(str(out))}"
+        )
+    with writable("--figures"):
+        for line in draw_paper(paper, [RunReader.read(run) for run in runs], folder, form):
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def write_report(

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from protea.cli import display
+from protea.cli.leaderboard import leaderboard
 from protea.config.sections import participants
 from protea.config.units import format_bytes
 from protea.config.words import PROTOCOLS
@@ -29,7 +30,7 @@ def reproduce(
         typer.Argument(
             help="PAPER/TABLE, or PAPER/TABLE/CELL for a part of it; see: protea list tables.", show_default=False
         ),
-    ],
+    ] = "",
     changes: Annotated[
         list[str] | None,
         typer.Argument(metavar="[A.B=C]...", help="Changes to all runs, such as device=cuda.", show_default=False),
@@ -43,7 +44,10 @@ def reproduce(
         str, typer.Option(help="Only these rows or methods, such as fedproto,fedtgp@code.", show_default=False)
     ] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Directory of all runs; runs/PAPER-TABLE if not given.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Directory of all runs, runs/PAPER-TABLE if not given; of a leaderboard, its page.", show_default=False
+        ),
     ] = None,
     beside: Annotated[
         list[str] | None,
@@ -55,8 +59,25 @@ def reproduce(
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the models of finished runs.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before starting.")] = False,
+    board: Annotated[
+        bool,
+        typer.Option(
+            "--leaderboard", help="Run nothing; rank the methods of finished runs, in the folders named, by setting."
+        ),
+    ] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Of a leaderboard: the Parquet file of results to read and add to.", show_default=False),
+    ] = None,
 ) -> None:
     """Run a table of a paper again, and show its numbers beside ours.  Called again, it goes on where it was."""
+    if board:
+        leaderboard(Console(), [each for each in (name, *(changes or ())) if each], data, out)
+        return
+    if not name:
+        raise ConfigError("Name a table, such as fedtgp/table1.  All of them: protea list tables")
+    if data is not None:
+        raise ConfigError("--data belongs to --leaderboard.  Leave it out, or add --leaderboard.")
     preset, cells = papers.find(name)
     place = out or Path("runs") / preset.name.replace("/", "-")
     wanted = [each.strip() for each in methods.split(",") if each.strip()]

@@ -79,6 +79,7 @@ class Evaluation:
     shared: Literal["never", "last"] | PositiveInt = "last"  # every n rounds, clients on the shared test set
     local_prototypes: bool = True  # as one more rule; needs a look at the training data
     snapshots: NonNegativeInt = 20  # of all prototypes, over the run, for its report
+    features: NonNegativeInt = 1  # clients whose test samples' features each snapshot holds too
     protocol: Protocol = "validation"  # the round whose numbers are reported; final where nothing is held out
     rules: tuple[Any, ...] = list_of("rules", "name")  # own answering rules, beside the built-in ones
     answer: str = "method"  # the rule that counts as the method's own, such as blend

@@ -9,7 +9,8 @@ import tarfile
 import urllib.request
 import zipfile
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -70,6 +71,21 @@ def download(remote: Remote, target: Path) -> str:
     return f"{algorithm}:{digest.hexdigest()}"
 
 
+# Python before 3.11.4 has no filters; plain_members refuses what matters of what they refuse.
+SAFE: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+
+
+def plain_members(tar: tarfile.TarFile) -> list[tarfile.TarInfo]:
+    """List the files and folders of an archive; links, devices and paths that lead out of it are refused."""
+    members = tar.getmembers()
+    for member in members:
+        place = PurePosixPath(member.name)
+        if not (member.isreg() or member.isdir()) or place.is_absolute() or ".." in place.parts:
+            raise tarfile.TarError(f"{member.name!r} is a link or a device, or leads out of the archive's folder")
+        member.mode = 0o755 if member.isdir() else 0o644
+    return members
+
+
 def unpack_archive(archive: Path, folder: Path) -> None:
     """Unpack an archive in a temporary folder, and rename what is in it into ``folder``."""
     inside = archive.with_suffix(".unpacked")
@@ -80,7 +96,7 @@ def unpack_archive(archive: Path, folder: Path) -> None:
                 zipped.extractall(inside)
         else:
             with tarfile.open(archive) as tar:
-                tar.extractall(inside, filter="data")  # refuses paths and links that lead out
+                tar.extractall(inside, plain_members(tar), **SAFE)
         for entry in inside.iterdir():
             if (folder / entry.name).exists():
                 raise DataError(f"{folder / entry.name} is there already but not complete.  Remove or rename it.")

@@ -347,7 +347,7 @@ class Federation:
             return self.method.global_prototypes(self.server)
 
     def look(self) -> Named:
-        """Collect what a report draws: global and local prototypes as they are now, and the features of one client.
+        """Collect what a report draws: global and local prototypes as they are now, and the features of some clients.
 
         The keys are ``global.NAME`` and ``CLIENT.NAME``.
         """
@@ -361,7 +361,7 @@ class Federation:
                     shown.check(server.classes, server.dim)
             except PayloadError:
                 continue  # a picture without it is better than none
-            first = reply.client == clients[0]
-            parts = {name: t for name, t in reply.up.items() if first or name.startswith("prototypes")}
+            whole = reply.client in clients[: self.plan.evaluation.features]
+            parts = {name: t for name, t in reply.up.items() if whole or name.startswith("prototypes")}
             found |= {f"{reply.client}.{name}": tensor for name, tensor in parts.items()}
         return found

@@ -13,8 +13,8 @@ from protea.runs.reader import RunReader
 # Settings are of three groups.  These may differ: means are taken over seeds, and the others move no number.
 FREE = (
     "seed", "data.seed", "device", "engine", "checkpoint",
-    "limits", "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.protocol",
-    "evaluation.rules", "evaluation.metrics",
+    "limits", "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.features",
+    "evaluation.protocol", "evaluation.rules", "evaluation.metrics",
 )  # fmt: skip
 # What earlier versions did not write, with what they did: it sets no runs apart.
 UNWRITTEN: dict[str, Any] = {"evaluation.answer": "method", "training.order": "shuffled"}

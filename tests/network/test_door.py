@@ -24,14 +24,14 @@ from flwr.supercore.control.control_http_client import ControlHttpClient
 
 from protea.core.errors import ConfigError, PayloadError
 from protea.engines.flower.codec import PART, fetch, wrap
-from protea.engines.flower.door import Limits
+from protea.engines.flower.door import DoorLimits
 from protea.engines.flower.link import Link, PatientGrid, Tls
 from protea.engines.flower.programs import free_port
 from protea.network.trust import keys
 
 pytestmark = pytest.mark.xdist_group("deployment")
 
-LIMITS = Limits(upload=2**20, per_address=8, connections=12, head=0.5, idle=5.0, slowest=2**20)
+LIMITS = DoorLimits(upload=2**20, per_address=8, connections=12, head=0.5, idle=5.0, slowest=2**20)
 
 
 class Opened:
@@ -207,7 +207,7 @@ def test_parts_beyond_the_limit_are_refused_before_one_is_fetched(records: list[
 
 
 def test_an_upload_of_the_largest_size_passes_the_limits_of_its_message() -> None:
-    limits = Limits(upload=3 * PART)
+    limits = DoorLimits(upload=3 * PART)
     parts = wrap(bytes(limits.message))
     assert len(parts) + 2 == limits.objects
     assert all(len(part.deflate()) < limits.body("push-object") for part in parts.values())

@@ -54,7 +54,7 @@ WORDS = {401: "unknown key", 404: "no such path", 408: "too slow", 411: "no leng
 
 
 @dataclass(frozen=True)
-class Limits:
+class DoorLimits:
     """What the door lets through: bytes and seconds of a request, connections of an address and in all."""
 
     upload: int = 256 * 2**20  # bytes of a whole upload, of which one request carries a part
@@ -67,7 +67,7 @@ class Limits:
     largest_head: int = 16 * 2**10  # bytes
 
     @classmethod
-    def of(cls, upload: int, sites: int) -> Limits:
+    def of(cls, upload: int, sites: int) -> DoorLimits:
         """Give the limits of a federation: all its sites may come from one address."""
         return cls(upload=upload, per_address=16 + 16 * sites, connections=64 + 32 * sites)
 
@@ -107,7 +107,7 @@ class Door:
         port: int,
         behind: tuple[str, int],
         keys: Callable[[], Collection[bytes]],
-        limits: Limits,
+        limits: DoorLimits,
         outside: ssl.SSLContext,
         inside: ssl.SSLContext,
     ) -> None:
@@ -324,7 +324,7 @@ class Conversation:
         await asyncio.wait_for(self.writer.wait_closed(), self.limits.head)
 
 
-def allowed(request: h11.Request, limits: Limits, keys: Collection[bytes]) -> int:
+def allowed(request: h11.Request, limits: DoorLimits, keys: Collection[bytes]) -> int:
     """Return the length of a request's body; raise :class:`RefusedRequestError` unless it is let through."""
     target = request.target.decode("ascii", "replace")
     path = target.removeprefix(FLEET)

@@ -48,7 +48,7 @@ from flwr.superlink.grid import HttpGrid
 
 from protea.core.errors import ProteaError
 from protea.engines.flower.codec import fetch, hand_over
-from protea.engines.flower.door import Door, Limits
+from protea.engines.flower.door import Door, DoorLimits
 from protea.engines.flower.grid import BROKEN
 from protea.engines.flower.programs import Program, free_port
 from protea.engines.flower.tasks import ControlSecret, heartbeat, make_secret, taker
@@ -177,7 +177,7 @@ class Link:
         port: int,
         tls: Tls | None = None,
         keys: Mapping[str, bytes] | None = None,
-        limits: Limits | None = None,
+        limits: DoorLimits | None = None,
     ) -> None:
         self.folder, self.host, self.port, self.tls = folder, host, port, tls
         self.limits, self.outside = limits, (host, port)
@@ -272,7 +272,7 @@ class Link:
         with closing(client):
             yield client
 
-    def _open_door(self, limits: Limits) -> Door:
+    def _open_door(self, limits: DoorLimits) -> Door:
         """Open the port that sites connect to."""
         assert self.tls is not None  # without it, nobody outside this machine is let in
         outside = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

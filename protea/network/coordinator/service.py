@@ -13,7 +13,7 @@ from protea.config.sections import participants
 from protea.config.units import in_bytes
 from protea.core.errors import ConfigError, PayloadError
 from protea.core.files import hold_lock, write_json
-from protea.engines.flower.door import Limits
+from protea.engines.flower.door import DoorLimits
 from protea.engines.flower.grid import Carrier, Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.messages import readable
@@ -103,7 +103,7 @@ class Coordinator(Observer):
         """Make the SuperLink.  With TLS, its certificate is renewed to name every address it is reached at."""
         directory, limits = self.directory, None
         if directory.guests.tls:
-            limits = Limits.of(in_bytes(self.task.limits.upload), max(MANY, len(directory.guests.sites)))
+            limits = DoorLimits.of(in_bytes(self.task.limits.upload), max(MANY, len(directory.guests.sites)))
             wide = self.listen in ("0.0.0.0", "::")
             keys.renew_server(
                 directory.path / "keys", [directory.guests.host, *keys.HERE, *([] if wide else [self.listen])]

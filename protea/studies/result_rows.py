@@ -1,0 +1,169 @@
+"""Results of many runs as one table, a row for each evaluated round: the data behind a leaderboard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from protea.config import registry
+from protea.core.errors import ConfigError
+from protea.core.files import writing
+from protea.federation.record import DataRecord, Record
+from protea.runs.reader import RunReader, find
+from protea.runs.settings_diff import shown
+
+ResultKey = tuple[str, str, int, int]  # what names a row: setting, method, seed, round
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One evaluated round of one run.  Accuracies are in percent; None where a run does not have the number."""
+
+    setting: str  # data, clients, partition: runs with the same setting compare
+    method: str  # with its variant, the fields that were changed, and "alone" for a federation of one
+    seed: int
+    round: int
+    steps: int | None = None  # SGD steps of a client until this round, mean over clients
+    own: float | None = None  # on the clients' own test samples, by the method's own rule, every sample counting once
+    blend: float | None = None  # the same, by the blend
+    worst: float | None = None  # of the client with the lowest, by the method's own rule
+    ensemble: float | None = None  # of all clients together on the shared test set, by the method's own rule
+    ensemble_blend: float | None = None
+    server: float | None = None  # of the server's model on the shared test set
+    bytes: int | None = None  # of payload, both ways, until this round
+    seconds: float | None = None  # of training, server and evaluation, until this round
+    commit: str | None = None  # of the code that made it
+
+    @property
+    def key(self) -> ResultKey:
+        """What names the row."""
+        return self.setting, self.method, self.seed, self.round
+
+
+NAMES = tuple(each.name for each in fields(ResultRow))
+
+
+def rows_of(paths: Iterable[Path | str]) -> list[ResultRow]:
+    """Read a row for every evaluated round of the finished runs in these folders."""
+    readers = [RunReader.read(path) for path in find(paths)]
+    return [row for run in readers if run.summary is not None for row in run_rows(run)]
+
+
+def run_rows(run: RunReader) -> list[ResultRow]:
+    """Read a row for every evaluated round of a run."""
+    setting, method, commit = setting_of(run), method_of(run), commit_of(run.path)
+    seconds, found = 0.0, []
+    for record in run.rounds:
+        seconds += sum(record.cost.seconds.values())
+        if record.test:
+            found.append(
+                ResultRow(
+                    setting,
+                    method,
+                    run.seed,
+                    record.round,
+                    steps=round_steps(run.config, run.data, record.round),
+                    bytes=record.total_up + record.total_down,
+                    seconds=round(seconds, 2),
+                    commit=commit,
+                    **accuracies(record),
+                )
+            )
+    return found
+
+
+def accuracies(record: Record) -> dict[str, float | None]:
+    """Return the accuracies of a round in percent, by the name of their column."""
+    clients = [each.accuracy for each in record.clients if each.accuracy is not None]
+    found = {
+        "own": record.accuracy,
+        "blend": record.test["blend"].weighted if "blend" in record.test else None,
+        "worst": min(clients, default=None),
+        "ensemble": record.shared["method"].ensemble if "method" in record.shared else None,
+        "ensemble_blend": record.shared["blend"].ensemble if "blend" in record.shared else None,
+        "server": record.server.get("head"),
+    }
+    return {name: None if value is None else round(100 * value, 2) for name, value in found.items()}
+
+
+def setting_of(run: RunReader) -> str:
+    """Describe what a run's method had to learn: ``cifar10, 3,000 samples, 10 clients, dirichlet 0.1, 15 rounds``."""
+    config = run.config
+    data, part = config["data"], config["data"].get("partition", {})
+    source = data.get("source", {})
+    name = Path(str(source["path"])).stem if "path" in source else str(source.get("kind", "data"))
+    words = [name]
+    words += [f"{data['samples']:,} samples"] if data.get("samples") else []
+    words += [f"{config['clients']} clients"] if "clients" in config else []
+    words += [" ".join(str(part[each]) for each in ("kind", "alpha", "classes") if each in part)] if part else []
+    return ", ".join([*words, f"{config.get('rounds', len(run.rounds))} rounds"])
+
+
+def method_of(run: RunReader) -> str:
+    """Name a run's method, and the fields that are not as the method has them: ``fedproto pull=10 alone``."""
+    table, alone = dict(run.config["method"]), " alone" if run.alone else ""
+    name = str(table.pop("name"))
+    usual = vars(registry.find("methods", name)())
+    changed = [f"{key}={shown(value)}" for key, value in table.items() if key in usual and usual[key] != value]
+    return " ".join([run.method.removesuffix(alone), *changed]) + alone
+
+
+def round_steps(config: dict[str, Any], data: DataRecord, round: int) -> int | None:
+    """Count the SGD steps of a client until a round, mean over clients that take part in every round."""
+    training, sizes = config.get("training", {}), [sum(client.train) for client in data.clients]
+    if not sizes or not training.get("batch"):
+        return None
+    batch, epochs = int(training["batch"]), float(training.get("epochs", 1))
+    each = [(size // batch if training.get("last") == "drop" else -(-size // batch)) * epochs for size in sizes]
+    return int(sum(each) / len(each) * round * float(config.get("fraction", 1.0)) + 0.5)
+
+
+def commit_of(path: Path) -> str | None:
+    """Return the commit of the code that made a run, shortened; None where nobody knows."""
+    file = path / "environment.json"
+    found = json.loads(file.read_text(encoding="utf-8")).get("commit") if file.is_file() else None
+    return str(found)[:10] if found else None
+
+
+def merged(*tables: Iterable[ResultRow]) -> list[ResultRow]:
+    """Join tables, each row once, a later in place of an earlier one, in the order of what names them."""
+    found = {row.key: row for table in tables for row in table}
+    return [found[key] for key in sorted(found)]
+
+
+def read_rows(path: Path) -> list[ResultRow]:
+    """Read the rows of a Parquet file."""
+    _, parquet = _arrow()
+    try:
+        table = parquet.read_table(path, columns=list(NAMES)).to_pylist()
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"{path} cannot be read as a table of results: {str(error).splitlines()[0]}  "
+            "Give the Parquet file that protea reproduce --leaderboard wrote."
+        ) from error
+    return [ResultRow(**row) for row in table]
+
+
+def write_rows(path: Path, rows: Sequence[ResultRow]) -> None:
+    """Write rows to a Parquet file."""
+    arrow, parquet = _arrow()
+    text, whole, number = arrow.string(), arrow.int64(), arrow.float64()
+    kinds = {"setting": text, "method": text, "commit": text}
+    kinds |= dict.fromkeys(("seed", "round", "steps", "bytes"), whole)
+    schema = arrow.schema([(name, kinds.get(name, number)) for name in NAMES])
+    with writing(path) as file:
+        parquet.write_table(arrow.Table.from_pylist([asdict(row) for row in rows], schema), file, compression="zstd")
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigError(
+            "Tables of results are Parquet files, and pyarrow is not installed.  Type: pip install 'protea[parquet]'"
+        ) from None
+    return pyarrow, pyarrow.parquet
