@@ -1,8 +1,8 @@
 """The table "claims of the papers" of results.md, from the table of results:  python docs/results/claims.py
 
-A claim that one method is better than another is looked at in every setting that has both, in pairs of equal seeds.  It
-is *confirmed* where the 95 % interval of the difference is above zero in at least half of the settings and below zero in
-none, *refuted* the other way round, and *not decided* otherwise.
+A claim that one method is better than another is looked at in every setting that has both, in pairs of equal seeds.
+It is *confirmed* where the 95 % interval of the difference is above zero in at least half of the settings and below
+zero in none, *refuted* the other way round, and *not decided* otherwise.
 """
 
 from __future__ import annotations
