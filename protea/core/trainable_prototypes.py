@@ -105,6 +105,33 @@ def contrast(points: Tensor, labels: Tensor, prototypes: Tensor, margin: Tensor 
     return F.cross_entropy(-(away + margin * F.one_hot(labels, len(prototypes))), labels)
 
 
+@torch.no_grad()
+def contrast_bound(points: Tensor, labels: Tensor, margin: float) -> float:
+    """Return what :func:`contrast` cannot fall below, whatever the prototypes are.
+
+    By the triangle inequality two classes win, together, no more over each other than twice the distance of their
+    points.  So the mean logit gap is at most the mean distance of classes less the margin; as the loss is convex in
+    gaps, it is lowest where classes share them best.  ``s`` is each class's share of error there.
+
+    >>> contrast_bound(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]), margin=1.0)  # no gap: as good as guessing
+    0.6931...
+    """
+    classes, weights = labels.unique(return_counts=True)
+    if len(classes) < 2:
+        return 0.0
+    inside = (labels[:, None] == classes).to(points.dtype) / weights  # (points, classes), columns sum to 1
+    apart = inside.T @ torch.cdist(points, points) @ inside
+    gap = (apart.sum() - apart.diag().sum()).item() / (len(classes) * (len(classes) - 1))
+    shares = (weights / weights.sum()).double()
+    low, high = 0.0, shares.min().item()  # of the multiplier: s = multiplier / share is below 1
+    for _ in range(100):
+        middle = (low + high) / 2
+        s = middle / shares
+        given = (margin + math.log(len(classes) - 1) - torch.logit(s)).mean().item()
+        low, high = (middle, high) if given > gap else (low, middle)
+    return float(-(shares * torch.log1p(-low / shares)).sum())
+
+
 def contrast_slope(points: Tensor, labels: Tensor, prototypes: Tensor, margins: Tensor) -> tuple[Tensor, Tensor]:
     """Return :func:`contrast` with a margin for each class, and its gradient at the prototypes.
 

@@ -20,10 +20,11 @@ from torch import Tensor
 from protea import Client, Method, Prototypes, Server, Upload, losses
 from protea.core.geometry import margins
 from protea.core.method import Reveals
-from protea.core.trainable_prototypes import TrainablePrototypes, train_prototypes
+from protea.core.trainable_prototypes import TrainablePrototypes, contrast_bound, train_prototypes
 from protea.methods.fedproto import FedProto
 
 Gap = Literal["nearest", "pairs", "literal"]
+BOUNDED = 2000  # most uploads of which all distances are taken, to say how low the server's loss can be
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class FedTGP(Method[Prototypes, Prototypes]):
         server.memory["server_loss"] = train_prototypes(
             trainable, points, labels, delta, self.server_epochs, self.server_batch, self.server_lr
         )
+        if len(points) <= BOUNDED:
+            server.memory["server_loss_bound"] = contrast_bound(points, labels, delta)
         server.memory["margin"] = delta
         server.memory["prototypes"] = trainable.prototypes()
 

@@ -8,6 +8,7 @@ from typing import Any
 from protea.config.words import PROTOCOLS, RULES
 from protea.federation.privacy import in_words, worst
 from protea.report import groups
+from protea.runs.inert import inert_pulls
 from protea.runs.reader import RunReader, unwell
 from protea.runs.settings_diff import words_of
 
@@ -82,7 +83,7 @@ def span(seeds: Sequence[int]) -> str:
 def notices(runs: Sequence[RunReader], found: Sequence[dict[str, Any]]) -> list[str]:
     """Runs that have not ended, and for each group what its runs warn of."""
     by_label = {each["label"]: [runs[index] for index in each["runs"]] for each in found}
-    return [*unfinished(runs), *noisy(by_label), *unwell(by_label)]
+    return [*unfinished(runs), *noisy(by_label), *unwell(by_label), *inert_pulls(runs)]
 
 
 def remarks(

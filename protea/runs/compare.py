@@ -19,6 +19,7 @@ from protea.runs.compared_number import ComparedNumber, choose_number, refuse_un
 from protea.runs.compared_rules import RuleMeans, rule_means
 from protea.runs.directory import RunDirectory
 from protea.runs.gain import is_local
+from protea.runs.inert import inert_pulls
 from protea.runs.reader import RunReader, find, unwell
 from protea.runs.settings_diff import (
     SAME,
@@ -132,6 +133,7 @@ def compare(
         if missing := [seed for seed in seeds if seed not in row.seeds]:
             notes.append(f"{row.label} has no run with seed {words_of(missing)}: its mean is over other seeds.")
     warnings = unwell({label: [each.run for each in runs] for label, runs in best_first})
+    warnings += inert_pulls([each.run for each in judged])
     gains = _gains([(label, each.run) for label, runs in best_first for each in runs], base, choice, clients)
     by_rule = rule_means({label: [each.run for each in runs] for label, runs in best_first}, choice) if rules else {}
     return Comparison(

@@ -17,7 +17,7 @@ FREE = (
     "evaluation.protocol", "evaluation.rules", "evaluation.metrics",
 )  # fmt: skip
 # What earlier versions did not write, with what they did: it sets no runs apart.
-UNWRITTEN: dict[str, Any] = {"evaluation.answer": "method", "training.order": "shuffled"}
+UNWRITTEN: dict[str, Any] = {"evaluation.answer": "method", "training.order": "shuffled", "data.source.channels": 1}
 NAMED = ("alone", "protect")  # the name of the method says these
 # Of the others, these must be the same in one table; all that remain make a row of their own.
 SAME = ("rounds", "clients", "fraction", "data", "evaluation")

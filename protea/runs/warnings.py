@@ -107,8 +107,10 @@ def not_falling(records: Sequence[Record]) -> dict[str, str]:
         if now is None:
             found[name] = f"The server's {name} is not a number: it has diverged.  Try a smaller learning rate there."
         values = [value for record in records if (value := record.values.get(name)) is not None]
-        if now is not None and "loss" in name and len(values) >= 5 and values[-1] >= values[0]:
+        if now is not None and name.endswith("loss") and len(values) >= 5 and values[-1] >= values[0]:
             found[name] = (
                 f"The server's {name} did not fall: {values[0]:.3g} at first, {values[-1]:.3g} in the last round."
             )
+            if (bound := records[-1].values.get(f"{name}_bound")) is not None:
+                found[name] += f"  With these uploads nothing could bring it below {bound:.3g}."
     return found

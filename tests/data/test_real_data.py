@@ -46,3 +46,12 @@ def test_cifar100_whatever_its_size() -> None:
     assert data.shape == (3, 32, 32)
     assert len(torch.unique(data.y)) == 100
     assert data.names[0] == "apple"
+
+
+def test_fashion_mnist_in_the_form_of_cifar_looks_the_same() -> None:
+    dataset("fashion-mnist")
+    small, large = FashionMNIST().load(), FashionMNIST(size=32, channels=3).load()
+    assert large.x.shape == (70_000, 3, 32, 32) and large.x.dtype == small.x.dtype
+    assert (large.x[:100, 0] == large.x[:100, 2]).all() and (large.y == small.y).all()
+    means = [part.x[:500].float().mean((1, 2, 3)) for part in (small, large)]
+    assert (means[0] - means[1]).abs().max() < 2  # of 255

@@ -16,7 +16,13 @@ from protea.core.devices import torch_threads
 from protea.core.errors import ProteaError
 from protea.core.rng import Streams
 from protea.core.server import Server
-from protea.core.trainable_prototypes import TrainablePrototypes, contrast, contrast_slope, train_prototypes
+from protea.core.trainable_prototypes import (
+    TrainablePrototypes,
+    contrast,
+    contrast_bound,
+    contrast_slope,
+    train_prototypes,
+)
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
@@ -290,3 +296,32 @@ def test_without_pull_it_is_local_training_to_the_bit():
         assert all(torch.equal(fed[name], alone[name]) for name in alone), fields
     fed = models(FedTGP(server_epochs=5))
     assert any(not torch.equal(fed[name], alone[name]) for name in alone)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_prototypes_bring_the_loss_below_its_bound(seed: int):
+    """Also not those that are trained for it, with unequal classes and any margin; and the bound is no mere zero."""
+    torch.manual_seed(seed)
+    points = torch.randn(24, 5)
+    labels = torch.cat([torch.zeros(9), torch.arange(15).remainder(4)]).long()
+    margin = 0.5 * seed
+    bound = contrast_bound(points, labels, margin)
+    prototypes = torch.randn(4, 5, requires_grad=True)
+    optimizer = torch.optim.Adam([prototypes], 0.05)
+    for _ in range(400):
+        loss = contrast(points, labels, prototypes, margin)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert 0 < bound <= contrast(points, labels, prototypes, margin).item()
+
+
+def test_unit_features_cannot_do_better_than_guessing():
+    """Uploads of length one, near each other, with the margin of their own widest gap: the bound is nearly log C."""
+    torch.manual_seed(0)
+    points = torch.nn.functional.normalize(torch.randn(1, 16) + 0.3 * torch.randn(20, 16), dim=1)
+    labels = torch.arange(20).remainder(10)
+    margin = torch.cdist(points, points).max().item()
+    assert contrast_bound(points, labels, margin) == pytest.approx(math.log(10), rel=0.15)
+    assert contrast_bound(100 * points, labels, margin) < 1e-6  # long features can
+    assert contrast_bound(points[:1], labels[:1], margin) == 0.0  # one class is never wrong

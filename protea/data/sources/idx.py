@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor
 
 from protea.core.errors import DataError
 from protea.data import files
@@ -23,6 +26,7 @@ FILES = (
 )
 
 
+TOGETHER = 4096  # images that are scaled at once
 CLOTHES = (
     "T-shirt/top",
     "Trouser",
@@ -44,7 +48,13 @@ def remotes(site: str, *digests: str) -> list[Remote]:
 
 @dataclass(frozen=True)
 class FashionMNIST:
-    """Clothes, 28 x 28, 60,000 and 10,000.  Xiao, Rasul, Vollgraf, https://arxiv.org/abs/1708.07747"""
+    """Clothes, 28 x 28, 60,000 and 10,000.  Xiao, Rasul, Vollgraf, https://arxiv.org/abs/1708.07747
+
+    FedPAGR has them in the form of CIFAR: ``size=32, channels=3``.
+    """
+
+    size: PositiveInt | None = None  # pixels of a side to which images are scaled
+    channels: Literal[1, 3] = 1  # 3: the grey image as red, green and blue
 
     files: ClassVar[SourceFiles] = SourceFiles(
         "fashion-mnist",
@@ -60,7 +70,7 @@ class FashionMNIST:
     )
 
     def load(self) -> Dataset:
-        return read_idx_files(self.files.find(), CLOTHES)
+        return read_idx_files(self.files.find(), CLOTHES, self.size, self.channels)
 
 
 @dataclass(frozen=True)
@@ -84,15 +94,26 @@ class MNIST:
         return read_idx_files(self.files.find(), tuple("0123456789"))
 
 
-def read_idx_files(folder: Path, names: tuple[str, ...]) -> Dataset:
-    """Read the four files of a data set like MNIST."""
+def read_idx_files(folder: Path, names: tuple[str, ...], size: int | None = None, channels: int = 1) -> Dataset:
+    """Read the four files of a data set like MNIST, scaled to ``size`` x ``size`` pixels if asked for."""
     x, y, x_test, y_test = (read_idx(files.find_file(folder, file) or folder / file) for file in FILES)
     for part, inputs, targets in (("train", x, y), ("t10k", x_test, y_test)):
         if inputs.ndim != 3 or targets.shape != inputs.shape[:1]:
             raise DataError(f"{folder}: the {part} images are {inputs.shape}, the labels {targets.shape}.")
-    images = torch.from_numpy(np.concatenate([x, x_test])[:, None])
+    images = in_form(torch.from_numpy(np.concatenate([x, x_test])[:, None]), size, channels)
     labels = torch.from_numpy(np.concatenate([y, y_test]).astype(np.int64))
     return Dataset(images, labels, names, tests=len(y_test))
+
+
+def in_form(images: Tensor, size: int | None, channels: int) -> Tensor:
+    """Scale grey images ``(n, 1, height, width)`` of bytes to a square, and repeat them for several channels."""
+    if size is not None and images.shape[-2:] != (size, size):
+        parts = [
+            F.interpolate(part.float(), (size, size), mode="bilinear", antialias=True).round_().clamp_(0, 255).byte()
+            for part in images.split(TOGETHER)
+        ]
+        images = torch.cat(parts)
+    return images.expand(-1, channels, -1, -1).contiguous() if channels > 1 else images
 
 
 def read_idx(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
