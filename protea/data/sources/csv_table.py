@@ -95,7 +95,7 @@ class Csv:
         else:
             x = self.numbers(path, rows, place, features, categories)
         gaps = isinstance(x, Tensor) and bool(x.isnan().any())
-        return Dataset(x, y, names, sum(marked), keys, called, gaps)
+        return Dataset(x, y, names, sum(marked), keys, called, gaps=gaps)
 
     def is_test(self, row: Sequence[str], place: Mapping[str, int]) -> bool:
         """Whether the table marks a row as one of its test part."""
