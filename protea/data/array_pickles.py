@@ -23,7 +23,8 @@ NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8
 NAMES = {
     ("numpy", "ndarray"): "ndarray",
     ("numpy", "dtype"): "dtype",
-    ("_codecs", "encode"): "encode",
+    ("_codecs", "encode"): "encode",  # bytes, as old protocols write them
+    ("__builtin__", "bytes"): "no_bytes",
     **{(f"numpy.{core}.multiarray", "_reconstruct"): "reconstruct" for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): "scalar" for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): "frombuffer" for core in ("core", "_core")},
@@ -100,7 +101,9 @@ class _Reader:
                 self.refuse(f"has more than {MOST:,} steps")
             name = opcode.name
             if name == "STOP":
-                (value,) = self.stack
+                value = self.pop()
+                if self.stack:
+                    raise ValueError("it holds more than one value")
                 return value
             if name in LITERALS:
                 self.stack.append(bytes(argument) if isinstance(argument, bytearray) else argument)
@@ -127,7 +130,9 @@ class _Reader:
 
     def to_mark(self) -> list[Any]:
         """Take what was put on the stack since the last mark."""
-        at = next(place for place in range(len(self.stack) - 1, -1, -1) if self.stack[place] is _MARK)
+        at = len(self.stack) - 1
+        while self.stack[at] is not _MARK:  # beyond the first one: an IndexError
+            at -= 1
         taken = self.stack[at + 1 :]
         del self.stack[at:]
         return taken
@@ -158,7 +163,7 @@ class _Reader:
     def call(self) -> None:
         given, callee = self.pop(), self.pop()
         word = callee.word if type(callee) is _Name else ""
-        if type(given) is not tuple or word not in ("dtype", "encode", "reconstruct", "scalar", "frombuffer"):
+        if type(given) is not tuple or word not in ("dtype", "encode", "no_bytes", "reconstruct", "scalar", "frombuffer"):
             self.refuse("calls something")
         self.stack.append(getattr(self, f"call_{word}")(*given))
 
@@ -172,7 +177,10 @@ class _Reader:
     def call_encode(self, text: Any, encoding: Any) -> bytes:
         if type(text) is not str or encoding != "latin1":
             raise TypeError("bytes are expected")
-        return text.encode("latin1")  # how old protocols write bytes
+        return text.encode("latin1")
+
+    def call_no_bytes(self) -> bytes:
+        return b""
 
     def call_reconstruct(self, kind: Any, shape: Any, code: Any) -> PickledArray:
         if type(kind) is not _Name or kind.word != "ndarray" or shape != (0,) or code not in (b"b", "b"):
@@ -225,7 +233,9 @@ class _Reader:
 
 
 def _remember(reader: _Reader, place: int | None) -> None:
-    reader.memo[len(reader.memo) if place is None else place] = reader.stack[-1]
+    value = reader.pop()  # which a mark is not
+    reader.memo[len(reader.memo) if place is None else place] = value
+    reader.stack.append(value)
 
 
 STEPS: dict[str, Callable[[_Reader, Any], object]] = {

@@ -74,9 +74,7 @@ def test_a_run_on_a_folder_is_repeated_and_resumed_by_its_partition(folder: Path
     run.finish()
     again = protea.load(tmp_path / "run")
     assert torch.equal(again.predict(torch.from_numpy(X[:5]), client=0), run.predict(torch.from_numpy(X[:5]), client=0))
-    assert 'partition = "source"' in (tmp_path / "run" / "config.toml").read_text() or '"source"' in (
-        tmp_path / "run" / "config.toml"
-    ).read_text()
+    assert 'kind = "source"' in (tmp_path / "run" / "config.toml").read_text()
 
 
 def test_how_many_classes_there_are_is_in_the_configuration(folder: Path) -> None:
