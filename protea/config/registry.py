@@ -101,6 +101,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "trackers": {
         "tensorboard": "protea.cli.trackers:TensorBoard",
         "mlflow": "protea.cli.trackers:MLflow",
+        "wandb": "protea.cli.trackers:WeightsAndBiases",
     },
     "partitions": {
         "iid": "protea.data.partition.schemes:Iid",

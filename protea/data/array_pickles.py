@@ -31,8 +31,10 @@ NAMES = {
 }
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 LITERALS = frozenset(
-    "BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES "
-    "BINBYTES8 BYTEARRAY8".split()
+    {
+        *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
+        *("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8"),
+    }
 )
 
 
@@ -163,7 +165,14 @@ class _Reader:
     def call(self) -> None:
         given, callee = self.pop(), self.pop()
         word = callee.word if type(callee) is _Name else ""
-        if type(given) is not tuple or word not in ("dtype", "encode", "no_bytes", "reconstruct", "scalar", "frombuffer"):
+        if type(given) is not tuple or word not in (
+            "dtype",
+            "encode",
+            "no_bytes",
+            "reconstruct",
+            "scalar",
+            "frombuffer",
+        ):
             self.refuse("calls something")
         self.stack.append(getattr(self, f"call_{word}")(*given))
 

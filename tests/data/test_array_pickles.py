@@ -167,7 +167,10 @@ def test_the_arrays_made_by_hand_here_are_read() -> None:
         array_with(state(b"K\x01\x85", kind("U1"), FOUR)),
         array_with(b"}"),
     ],
-    ids="size negative huge list name bool objects few-objects list-of-numbers no-type version twice f3 U1 dict".split(),
+    ids=[
+        *("size", "negative", "huge", "list", "name", "bool", "objects", "few objects", "a list of numbers"),
+        *("no type", "version", "twice", "f3", "U1", "a dict"),
+    ],
 )
 def test_an_array_whose_parts_do_not_fit_is_refused(content: bytes) -> None:
     with pytest.raises(DataError, match=r"^here "):

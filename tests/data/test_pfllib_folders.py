@@ -1,4 +1,4 @@
-"""Folders of PFLlib and HtFLlib as a source: every client has its own samples, and is tested on its own test samples."""
+"""Folders of PFLlib and HtFLlib as a source: every client has its own samples, and its own test samples."""
 
 from __future__ import annotations
 

@@ -11,8 +11,10 @@ from typing import NoReturn
 import pytest
 
 PACKAGES = {  # that an extra brings, by which we see that it is installed
+    "datasets": ("datasets",),
     "docs": ("sphinx", "furo", "myst_parser"),
     "flower": ("flwr",),
+    "flwr-datasets": ("flwr_datasets",),
     "mlflow": ("mlflow",),
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),
@@ -22,6 +24,7 @@ PACKAGES = {  # that an extra brings, by which we see that it is installed
     "search": ("optuna",),
     "tensorboard": ("tensorboard",),
     "text": ("transformers", "peft"),
+    "wandb": ("wandb",),
     "vision": ("torchvision", "timm"),
 }
 

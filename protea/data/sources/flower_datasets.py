@@ -53,7 +53,9 @@ class FlowerDatasets(HuggingFace):
                     if found.setdefault(row, client) != client:
                         raise DataError(f"{self.where}: a sample is in partitions {found[row]} and {client}.")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ConfigError(f"flwr-datasets: {type(partitioner).__name__} cannot deal out this set: {error}") from error
+            raise ConfigError(
+                f"flwr-datasets: {type(partitioner).__name__} cannot deal out this set: {error}"
+            ) from error
         return found
 
     def made(self) -> Any:

@@ -78,12 +78,12 @@ class HuggingFace:
         return Dataset(x, y, names, 0 if test is None else len(test), keys, called)
 
     def found_inputs(self, part: Any) -> str:
-        """Return the one column that can only be the inputs: of images, else of texts, else of rows of numbers."""
+        """Return the one column that can only be the inputs: of images, else of texts or of rows of numbers."""
         others = [name for name in part.column_names if name not in (self.label, self.key)]
-        for kind in ("image", "text", "row"):
-            fitting = [name for name in others if kind_of(part.features[name]) == kind]
+        for kinds in (("image",), ("text", "row")):
+            fitting = [name for name in others if kind_of(part.features[name]) in kinds]
             if len(fitting) == 1:
-                return fitting[0]
+                return str(fitting[0])
             if fitting:
                 break
         raise DataError(
@@ -174,10 +174,7 @@ def kind_of(feature: Any) -> str:
 
 def numbers(part: Any, name: str, where: str) -> npt.NDArray[Any]:
     """Return a column of numbers, or of rows of as many numbers each."""
-    try:
-        found = np.asarray(part.with_format("numpy")[name][:])
-    except ValueError as error:
-        raise DataError(f"{where}: the rows of column {name} are not equally long.") from error
+    found = np.asarray(part.with_format("numpy")[name][:])
     if found.dtype.kind not in "buif":
         raise DataError(f"{where}: column {name} has rows of different lengths, or values are missing.")
     return found
@@ -196,7 +193,7 @@ def load_parts(path: Any, name: str | None) -> Mapping[str, Any]:
     if isinstance(path, datasets.Dataset):
         return {"train": path}
     if isinstance(path, datasets.DatasetDict):
-        return path
+        return dict(path)
     if not isinstance(path, str):
         raise ConfigError(f"datasets: path is {path!r}; expected is a folder, a name on the hub, or a Dataset.")
     try:
@@ -211,10 +208,9 @@ def load_parts(path: Any, name: str | None) -> Mapping[str, Any]:
         if place is not None and (place / "state.json").is_file():
             return {"train": datasets.load_from_disk(str(place))}
         builder = datasets.load_dataset_builder(path if place is None else str(place.absolute()), name)
-        reader = type(builder).__mro__[1].__module__.rsplit(".", 1)[-1]
-        readers = {each.__module__.rsplit(".", 1)[-1] for each in type(builder).__mro__}
-        if not readers & set(READERS):
-            raise DataError(f"{path} is of the kind {reader}.  Read are {', '.join(READERS)}: these run no code.")
+        readers = [each.__module__.rsplit(".", 1)[-1] for each in type(builder).__mro__]
+        if not set(readers) & set(READERS):
+            raise DataError(f"{path} is of the kind {readers[1]}.  Read are {', '.join(READERS)}: these run no code.")
         builder.download_and_prepare()
         return dict(builder.as_dataset())
     except DataError:

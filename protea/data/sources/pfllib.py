@@ -1,4 +1,4 @@
-"""Folders that the data scripts of PFLlib and HtFLlib wrote: one file of training and one of test samples per client."""
+"""Folders that the data scripts of PFLlib and HtFLlib wrote: a file of training and one of test samples per client."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PFLlib:
 
 
 def count_clients(root: Path) -> int:
-    """Return how many clients a folder has files of; raise :class:`DataError` unless they are 0, 1, ... in both parts."""
+    """Return how many clients a folder has files of; raise :class:`DataError` if one of them is missing."""
     expected = "Expected are train/0.npz, train/1.npz, ... and test/0.npz, test/1.npz, ..., one of each for a client."
     for part in ("train", "test"):
         if not (root / part).is_dir():
