@@ -38,6 +38,7 @@ EXTRAS = {
     "parquet": ("pyarrow",),
     "datasets": ("datasets",),
     "flwr-datasets": ("flwr_datasets",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "pandas": ("pandas",),
     "plots": ("matplotlib",),
     "privacy": ("opacus",),

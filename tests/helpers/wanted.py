@@ -16,6 +16,7 @@ PACKAGES = {  # that an extra brings, by which we see that it is installed
     "flower": ("flwr",),
     "flwr-datasets": ("flwr_datasets",),
     "mlflow": ("mlflow",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),
     "plots": ("matplotlib",),
