@@ -30,6 +30,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 from protea.core.errors import ConfigError
 from protea.core.payload import HEADER
 from protea.engines.flower.codec import PART, parts_of
+from protea.engines.flower.notices import Notices
 
 FLEET = "/v1/fleet/"
 PATHS = (  # what a site's client process asks for; without TLS there is no door, so nobody registers here
@@ -42,6 +43,7 @@ PATHS = (  # what a site's client process asks for; without TLS there is no door
     "pull-object",
     "confirm-message-received",
 )
+ASK, REPLY = b"/v1/fleet/pull-messages", b"/v1/fleet/push-object"  # for messages; with a part of a reply
 SMALL = 64 * 2**10  # bytes of a body that carries no part of an upload
 OBJECT = 256  # bytes of a message's list for each of its parts
 JOBS = 2  # answers in one message: the evaluation of a round, and the training of the next one
@@ -110,9 +112,11 @@ class Door:
         limits: DoorLimits,
         outside: ssl.SSLContext,
         inside: ssl.SSLContext,
+        notices: Notices | None = None,
     ) -> None:
         self.host, self.port, self.behind, self.keys, self.limits = host, port, behind, keys, limits
         self.outside, self.inside = outside, inside
+        self.notices = notices or Notices()
         self.here: Counter[str] = Counter()  # connections by address
         self.refusals: Counter[int] = Counter()  # requests that were not let through, by status; 0: connections
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -216,7 +220,7 @@ class Conversation:
             if (request.method, request.target) == (b"GET", b"/health"):
                 await self._say(200, "ok")
                 return False
-            length = allowed(request, self.limits, self.door.keys())
+            key, length = allowed(request, self.limits, self.door.keys())
             body = await self._body(length)
         except RefusedRequestError as refused:
             await self._refuse(refused.status, refused.words)
@@ -224,12 +228,16 @@ class Conversation:
         except h11.RemoteProtocolError as error:
             await self._refuse(error.error_status_hint)
             return False
+        if request.target == ASK and not await self.door.notices.until_message(key, self.reader.at_eof):
+            return False
         try:
             await asyncio.wait_for(self._hand_on(request, body), self.limits.answer)
         except (OSError, TimeoutError, h11.RemoteProtocolError):
             return False  # as if the SuperLink were connected to directly: whoever asked tries again
         if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
             return False
+        if request.target == REPLY:
+            self.door.notices.reply_came()
         self.http.start_next_cycle()
         return True
 
@@ -324,8 +332,11 @@ class Conversation:
         await asyncio.wait_for(self.writer.wait_closed(), self.limits.head)
 
 
-def allowed(request: h11.Request, limits: DoorLimits, keys: Collection[bytes]) -> int:
-    """Return the length of a request's body; raise :class:`RefusedRequestError` unless it is let through."""
+def allowed(request: h11.Request, limits: DoorLimits, keys: Collection[bytes]) -> tuple[bytes, int]:
+    """Return the sender's key and the length of a request's body.
+
+    :class:`RefusedRequestError` unless it is let through.
+    """
     target = request.target.decode("ascii", "replace")
     path = target.removeprefix(FLEET)
     if not target.startswith(FLEET) or path not in PATHS or request.method != b"POST":
@@ -333,12 +344,12 @@ def allowed(request: h11.Request, limits: DoorLimits, keys: Collection[bytes]) -
     headers = dict(request.headers)
     if b"content-length" not in headers or b"transfer-encoding" in headers:
         raise RefusedRequestError(411)
-    if signed_by(headers) not in keys:
+    if (key := signed_by(headers)) not in keys:
         raise RefusedRequestError(401)
     length = int(headers[b"content-length"])
     if length > limits.body(path):
         raise RefusedRequestError(413)
-    return length
+    return key, length
 
 
 def signed_by(headers: dict[bytes, bytes]) -> bytes:
