@@ -151,8 +151,9 @@ class Parties:
     def __init__(self, folder: Path, cold: bool = False) -> None:
         self.folder, self.cold, self.all = folder, cold, list[Party]()
 
-    def serve(self, base: CoordinatorDirectory, space: str = "") -> Party:
-        return self._start("serve.log", "federation", "serve", base.path, space=space)
+    def serve(self, base: CoordinatorDirectory, space: str = "", listen: str = "") -> Party:
+        more = ["--listen", listen] if listen else []
+        return self._start("serve.log", "federation", "serve", base.path, *more, space=space)
 
     def join(self, site: Site | Path, *more: str | Path, space: str = "") -> Party:
         path = site if isinstance(site, Path) else site.path

@@ -105,8 +105,11 @@ class Node:
                     connection.activate()
                     connection.attend(handle)
             except httpx.HTTPStatusError as error:
-                if not connection.id.node_id:  # else it was let in, and will be again
-                    self.note("refused", f"{error.response.status_code}: {error.response.text[:500]}")
+                words = f"{error.response.status_code}: {error.response.text[:500]}"
+                if error.response.status_code >= 500:  # a proxy says that nobody is behind it
+                    self.note("away", words)
+                elif not connection.id.node_id:  # else it was let in, and will be again
+                    self.note("refused", words)
             except LostAnswerError as error:
                 self.note("away", str(error))
             except (httpx.HTTPError, OSError) as error:
