@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -104,7 +103,7 @@ def measured(code: Path, rounds: int) -> dict[str, float]:
         return measure(work, rounds, parties, code / "examples" / "hospital")
     finally:
         for party in parties:
-            party.send_signal(signal.SIGINT)
+            party.terminate()
             party.wait()
         os.environ["PYTHONPATH"] = former or ""
         os.chdir(ROOT)

@@ -115,7 +115,7 @@ def measure(count: int, rounds: int, table: Table) -> None:
         for site in sites:
             site.kill()
         for party in parties:
-            party.send_signal(signal.SIGINT)
+            party.terminate()
             party.wait()
         shutil.rmtree(work)
 
@@ -151,7 +151,7 @@ def alone() -> None:
         print(f"its launcher has torch: {'libtorch' in maps}")
     finally:
         for party in parties:
-            party.send_signal(signal.SIGINT)
+            party.terminate()
             party.wait()
         shutil.rmtree(work)
 

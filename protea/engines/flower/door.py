@@ -52,6 +52,7 @@ LINGER, LINGERING = 0.2, 2**20  # seconds and bytes that are dropped of a reques
 PASSED = {b"content-type", b"accept", b"user-agent"}  # headers that go on, beside Flower's own
 HOPS = {b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"server", b"date"}
 CLOCK = "signed by another clock; here it is"  # what is said of a signature of long ago, or of the future
+Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]  # a connection to the SuperLink
 WORDS = {401: "unknown key", 404: "no such path", 408: "too slow", 411: "no length", 413: "too large"}
 
 
@@ -119,6 +120,7 @@ class Door:
         self.notices = notices or Notices()
         self.here: Counter[str] = Counter()  # connections by address
         self.refusals: Counter[int] = Counter()  # requests that were not let through, by status; 0: connections
+        self.idle: list[Line] = []  # connections to the SuperLink that nobody uses just now
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self.socket = socket.create_server((host, port), family=family, backlog=128)
@@ -163,11 +165,23 @@ class Door:
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
+    async def line(self) -> Line:
+        """Give a connection to the SuperLink: one that is idle, or a new one."""
+        while self.idle:
+            reader, writer = self.idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+            writer.transport.abort()
+        host, port = self.behind
+        return await asyncio.open_connection(host, port, ssl=self.inside, limit=READ)
+
     async def _shut(self) -> None:
         work = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
         for each in work:
             each.cancel()
         await asyncio.gather(*work, return_exceptions=True)
+        for _, writer in self.idle:
+            writer.transport.abort()
         self.socket.close()
 
     async def _connection(self, taken: socket.socket, address: str) -> None:
@@ -200,16 +214,9 @@ class Conversation:
         self.door, self.reader, self.writer = door, reader, writer
         self.limits = door.limits
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=self.limits.largest_head)
-        self.back: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     def close(self) -> None:
         self.writer.transport.abort()
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        if self.back is not None:
-            self.back[1].transport.abort()
-            self.back = None
 
     async def exchange(self) -> bool:
         """Serve one request; return whether another may follow on this connection."""
@@ -274,12 +281,18 @@ class Conversation:
 
     async def _hand_on(self, request: h11.Request, body: bytes) -> None:
         """Send a request to the SuperLink, and its answer back."""
-        if self.back is None or self.back[0].at_eof():
-            self._hang_up()
-            host, port = self.door.behind
-            self.back = await asyncio.open_connection(host, port, ssl=self.door.inside, limit=READ)
-        reader, writer = self.back
-        http = h11.Connection(h11.CLIENT)
+        line, http = await self.door.line(), h11.Connection(h11.CLIENT)
+        try:
+            await self._pass_on(request, body, line, http)
+        finally:
+            if http.our_state is h11.DONE and http.their_state is h11.DONE:
+                self.door.idle.append(line)
+            else:
+                line[1].transport.abort()
+
+    async def _pass_on(self, request: h11.Request, body: bytes, line: Line, http: h11.Connection) -> None:
+        """Do that over one connection to the SuperLink."""
+        reader, writer = line
         headers = [(name, value) for name, value in request.headers if name in PASSED or name.startswith(b"flwr-")]
         headers += [(b"host", b"superlink"), (b"content-length", str(len(body)).encode())]
         whole = (h11.Request(method="POST", target=request.target, headers=headers), h11.Data(body), h11.EndOfMessage())
@@ -301,8 +314,6 @@ class Conversation:
                 break
             if isinstance(event, h11.ConnectionClosed):
                 raise ConnectionError("the SuperLink has closed the connection.")
-        if http.their_state is not h11.DONE:
-            self._hang_up()
 
     async def _refuse(self, status: int, words: str = "") -> None:
         """Say that a request is not let through, and why; the connection is closed then."""

@@ -48,6 +48,7 @@ from flwr.superlink.grid import HttpGrid
 
 from protea.core.errors import ProteaError
 from protea.engines.flower.codec import fetch, hand_over
+from protea.engines.flower.connections import keeping
 from protea.engines.flower.door import Door, DoorLimits
 from protea.engines.flower.grid import BROKEN
 from protea.engines.flower.notices import Notices
@@ -238,6 +239,7 @@ class Link:
             self.notices.wake()
         # What fails is told to us at once: Flower would try for ever, or end this process.
         grid._retry_invoker = None  # type: ignore[assignment]
+        keeping(grid._runtime_client)
         task = grid._runtime_client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
         TaskIdentity.node_id = task.context.node_id

@@ -53,6 +53,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from protea.core.errors import PayloadError, ProteaError
 from protea.core.files import write_json
 from protea.engines.flower.codec import fetch, hand_over, unwrap, wrap
+from protea.engines.flower.connections import keeping
 from protea.engines.flower.node_key import known_node, node_key
 
 FAST, SLOW = 0.04, 3.0  # seconds between looks for a message: soon after the last one, and after a long wait
@@ -128,7 +129,8 @@ class Node:
         signed = NodeAuthHttpInterceptor(private, private.public_key())
         version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
         trusted = None if self.ca is None else self.ca.read_bytes()
-        return FleetHttpClient.from_server_address(self.superlink, self.ca is None, trusted, [version, signed])
+        client = FleetHttpClient.from_server_address(self.superlink, self.ca is None, trusted, [version, signed])
+        return keeping(client)
 
 
 class Connection:
