@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TypeVar
 
 import httpx
@@ -12,6 +13,20 @@ MOST = 8  # connections of one client; who needs one more waits for it
 CONNECT, READ = 10.0, 30.0  # seconds
 
 Client = TypeVar("Client", bound=ProtobufClient)
+
+
+def allow_files(most: int = 2**16) -> None:
+    """Let this process and those that it starts have this many open files, or as many as the system lets them.
+
+    A site takes up to five, and a usual limit is 1,024.
+    """
+    with suppress(ImportError, OSError, ValueError):  # there is no such limit on Windows
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def keeping(client: Client) -> Client:

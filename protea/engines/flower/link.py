@@ -48,7 +48,7 @@ from flwr.superlink.grid import HttpGrid
 
 from protea.core.errors import ProteaError
 from protea.engines.flower.codec import fetch, hand_over
-from protea.engines.flower.connections import keeping
+from protea.engines.flower.connections import allow_files, keeping
 from protea.engines.flower.door import Door, DoorLimits
 from protea.engines.flower.grid import BROKEN
 from protea.engines.flower.notices import Notices
@@ -203,6 +203,7 @@ class Link:
         self.notices = Notices()
         if limits is not None:
             self.host, self.port = "127.0.0.1", free_port()
+            allow_files()
         self.keys = keys or {}  # public ones, of nodes that may connect, by name
         self.program: Program | None = None
         self.pulse: HeartbeatSender | None = None
