@@ -59,6 +59,14 @@ def test_warnings_name_what_is_thin_and_what_the_policy_lets_out(site: Site) -> 
         assert any(words in each for each in lax)
 
 
+def test_means_by_a_map_that_everybody_has_are_warned_of(tmp_path: Path) -> None:
+    for name, warned in (("fedloo", True), ("fedproto", False)):
+        base = places.base(tmp_path / name / "base", f"method.name={name}", "shape=[64]")
+        site = places.site(tmp_path / name / "site", base.invite("north"))
+        found = make_statement(site, trial(site)).warnings
+        assert any(each.startswith("fedloo sends means by a map that everybody has") for each in found) is warned
+
+
 def test_a_policy_that_ends_soon_is_told(site: Site) -> None:
     (site.path / "policy.toml").write_text(f"expires = {dt.date.today() + dt.timedelta(days=3)}\n")
     assert any("from the next day on" in each for each in make_statement(Site(site.path), trial(site.path)).warnings)
@@ -106,21 +114,31 @@ def test_what_noise_guarantees_is_said_and_a_warning_where_it_is_nothing(
     assert titles["Differential privacy"].sentences == [found.privacy]
 
 
-def test_a_table_that_is_standardised_has_no_guarantee_whatever_the_policy_states(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ending", "mixes"),
+    [
+        (")", False),
+        (").load()", False),
+        (", standardise=True)", True),
+        (", standardise=True).load()", True),  # a data set, which no longer says how it was read
+        (', missing="impute").load()', True),
+    ],
+)
+def test_a_table_whose_rows_change_each_other_has_no_guarantee_whatever_the_policy_states(
+    tmp_path: Path, ending: str, mixes: bool
+) -> None:
     rows = "\n".join(f"{n % 7},{n % 5},{places.CLASSES[n % 2]}" for n in range(80))
     (tmp_path / "t.csv").write_text(f"a,b,label\n{rows}\n")
     base = places.base(tmp_path / "base", "models.adapter=pool", filters=["noise"])
-    for standardise in (False, True):
-        data = f"""
+    data = f"""
     from protea.data.sources.csv_table import Csv
-    return Csv({str(tmp_path / "t.csv")!r}, label="label", standardise={standardise})
+    return Csv({str(tmp_path / "t.csv")!r}, label="label"{ending}
 """
-        model = "\n    return nn.Sequential(nn.Linear(2, 16), nn.ReLU()).requires_grad_(False)\n"
-        name = f"site{standardise}"
-        site = places.site(tmp_path / name, base.invite(name.lower()), places.code(model, data), policy=TWICE)
-        found = trial(site).privacy
-        assert found is not None and found.formal is not standardise
-        assert ("records were prepared together" in found.why) is standardise
+    model = "\n    return nn.Sequential(nn.Linear(2, 16), nn.ReLU()).requires_grad_(False)\n"
+    site = places.site(tmp_path / "site", base.invite("site"), places.code(model, data), policy=TWICE)
+    found = trial(site).privacy
+    assert found is not None and found.formal is not mixes
+    assert ("records were prepared together" in found.why) is mixes
 
 
 def test_an_audits_results_have_their_place(site: Site) -> None:
