@@ -233,7 +233,7 @@ def test_who_claims_many_samples_weighs_much_only_where_counts_weigh_and_no_limi
 
     def mean(limits: Limits) -> tuple[float, dict[int, str]]:
         server = toy.server()
-        plan = FederationPlan(clients=4, rounds=1, limits=limits)
+        plan = FederationPlan(clients=4, rounds=1, limits=limits, failures="skip")
         (record,) = Federation(FedProto(average=average), Scripted(script), server, plan).run()
         return round(float(server.memory["prototypes"].vectors.mean()), 3), record.failures
 
@@ -244,7 +244,7 @@ def test_who_claims_many_samples_weighs_much_only_where_counts_weigh_and_no_limi
 
 def test_the_number_of_all_samples_has_the_same_limit():
     up = Prototypes(torch.ones(toy.CLASSES, toy.DIM), torch.ones(toy.CLASSES))
-    plan = FederationPlan(clients=2, rounds=1, limits=Limits(samples=100))
+    plan = FederationPlan(clients=2, rounds=1, limits=Limits(samples=100), failures="skip")
     script = Scripted(lambda job: Reply(job.client, job.round, pack(up), 100 + job.client))
     (record,) = Federation(FedProto(), script, toy.server(), plan).run()
     assert record.refused == [1] and "101 samples were reported; limits.samples is 100" in record.failures[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -148,8 +149,11 @@ def test_an_audits_results_have_their_place(site: Site) -> None:
     finding = Finding("eight", "linkage", "AUC 0.71", "doubtful")
     assert not any("audit" in each for each in make_statement(site, shown, audit=[finding]).warnings)
     leaks = Finding("two", "inversion", "0.9", "leaks")
-    first = make_statement(site, shown, audit=[finding, leaks]).warnings[0]
-    assert first == "The audit found that it leaks: two (inversion).  See the audit below."
+    found = make_statement(site, shown, audit=[finding, leaks])
+    assert found.warnings[0] == "The audit found that it leaks: two (inversion).  See the audit below."
+    assert found.leaking == ["two"]
+    by_model = make_statement(site, shown, audit=[replace(leaks, needs_model=True)])
+    assert by_model.warnings[0] == found.warnings[0] and by_model.leaking == []  # the model never leaves
     made = statement_document(make_statement(site, shown, audit=[finding])).sections[-1]
     assert made.table is not None and made.table.rows == [("eight", "linkage", "AUC 0.71", "doubtful")]
 
@@ -172,6 +176,13 @@ def test_the_page_is_printed_and_written(
     text = page.read_text()
     assert "<script" not in text and "http" not in text.replace("http-equiv", "")
     assert "default-src 'none'; style-src 'sha256-" in text and "For the ethics board" in text
+
+
+def test_a_site_whose_class_of_one_sample_would_leave_is_not_called_ready(site: Site, typed: Command) -> None:
+    (site.path / "policy.toml").write_text("min_samples_per_class = 1\n")
+    done = typed("site", "check", "--dir", site.path)
+    assert done.code == 0 and "Ready." not in done.out
+    assert "Not ready: nine would leak; see the first warnings." in " ".join(done.out.split())
 
 
 def test_what_the_policy_refuses_is_told_before_anything_is_trained(site: Site, typed: Command) -> None:

@@ -52,6 +52,7 @@ class Finding:
     attack: str
     result: str
     verdict: str
+    needs_model: bool = False  # that verdict takes an attacker who has this site's trained model, which never leaves
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Statement:
     policy_file: str
     privacy: str  # what noise guarantees, or that it guarantees nothing
     audit: Sequence[Finding] | None = None  # None: none was made
+    leaking: Sequence[str] = ()  # classes that leave as one sample's vector, or that the audit found to leak
 
     @property
     def bytes_per_round(self) -> int:
@@ -108,7 +110,15 @@ def make_statement(
         f"{file.path}{unwritten}",
         privacy_words(trial, task.rounds),
         audit,
+        leaking(site, trial, audit or ()),
     )
+
+
+def leaking(site: Site, trial: Trial, audit: Sequence[Finding]) -> list[str]:
+    """Name the classes, and what else was audited, of which it is known that they should not leave like this."""
+    alone = [name for name, count in site.class_counts.items() if name in trial.told and count == 1]
+    found = [each.subject for each in audit if each.verdict == "leaks" and not each.needs_model]
+    return list(dict.fromkeys([*alone, *found]))
 
 
 def policy_line(site: Site, setting: str) -> tuple[str, str]:
