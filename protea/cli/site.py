@@ -73,6 +73,7 @@ def check(
     from protea.cli.site_statement import print_statement, statement_document
     from protea.network.site.check import trial
     from protea.network.site.directory import Site
+    from protea.network.site.refusals import listed
     from protea.network.site.statement import make_statement
     from protea.report.document import document_page
 
@@ -87,7 +88,13 @@ def check(
     if html is not None:
         write_text(html, document_page(document))
         say(console, f"Written: {html}, a page to print and sign.")
-    say(console, "Ready.  Take part: protea site join" + ("" if directory == Path() else f" --dir {directory}"))
+    join = "protea site join" + ("" if directory == Path() else f" --dir {directory}")
+    if found.leaking:
+        say(
+            console, f"Not ready: {listed(found.leaking)} would leak; see the first warnings.  It works, though: {join}"
+        )
+    else:
+        say(console, f"Ready.  Take part: {join}")
 
 
 @app.command()
