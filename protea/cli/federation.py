@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protea.core.errors import ConfigError
-from protea.network.coordinator.status import Status
+from protea.network.coordinator.status import Show, Status
 
 app = typer.Typer(help="Coordinate a federation over a network.", no_args_is_help=True, add_completion=False)
 
@@ -103,6 +104,14 @@ def serve(
     listen: Annotated[
         str | None, typer.Option(help="Address to listen on; all of this machine's if not given.", show_default=False)
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Serve numbers for Prometheus: to this machine alone, or with HOST to whoever has a token.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run the rounds; started again after a crash, go on from the last complete one."""
     from protea.network.coordinator.directory import CoordinatorDirectory
@@ -111,9 +120,17 @@ def serve(
     CoordinatorDirectory.open(directory)
     console = Console()
     screen = Screen(console)
-    with screen:
+    with ExitStack() as opened:
+        show: Show = screen.show
+        if metrics is not None:
+            from protea.network.coordinator.metrics import MetricsServer
+
+            told = opened.enter_context(MetricsServer(metrics, directory))
+            say(console, f"Metrics: {told.url}")
+            show = both(screen.show, told.show)
+        opened.enter_context(screen)
         try:
-            numbers = serve_(directory, screen.show, listen)
+            numbers = serve_(directory, show, listen)
         except KeyboardInterrupt:
             screen.stop()
             say(Console(stderr=True), f"Stopped.  Go on: protea federation serve {directory}")
@@ -121,6 +138,16 @@ def serve(
     if numbers.get("accuracy") is not None:
         say(console, f"Accuracy {100 * numbers['accuracy']:.1f} % on the sites' own test samples.")
     say(console, f"Records: {directory / 'run'}.  Look at them: protea report {directory / 'run'}")
+
+
+def both(first: Show, second: Show) -> Show:
+    """Show the status in two places."""
+
+    def show(status: Status, news: str | None) -> None:
+        first(status, news)
+        second(status, news)
+
+    return show
 
 
 class Screen:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from protea.cli.audit import audit_site, refuse_unwritable, stated
-from protea.cli.export_model import ExportedRule, write_and_show
+from protea.cli.export_model import ExportedRule, Onnx, write_and_show
 from protea.cli.federation import say
 from protea.cli.predict import Out, Resize, SamplesPath, progress, refuse_out, show_predictions
 from protea.cli.site_files import CODE, SETTINGS, new_policy
@@ -123,18 +123,21 @@ def export(
         typer.Option("--to", metavar="DIR", help="A new folder for the whole model; DIR.zip too.", show_default=False),
     ] = None,
     rule: ExportedRule = None,
+    onnx: Onnx = False,
 ) -> None:
     """Write this site's model, as it is after its last round: a folder that answers raw samples, or weights alone."""
     if (file is None) == (to is None):
         raise ConfigError(
             "Say where to: --to DIR for a folder that can be used, or FILE.safetensors for weights alone."
         )
+    if onnx and to is None:
+        raise ConfigError("--onnx is for a folder: give --to DIR.")
     if to is not None:
         from protea.network.site.export import contents_of_site
         from protea.runs.model_folder.folder import refuse_taken
 
         refuse_taken(to)
-        write_and_show(contents_of_site(directory, rule), to)
+        write_and_show(contents_of_site(directory, rule, onnx=onnx), to)
     if file is not None:
         export_weights(directory, file)
 

@@ -157,9 +157,9 @@ def losses(run: RunReader) -> list[list[float | None]]:
 
 
 def answers(run: RunReader) -> Plain | None:
-    """Of the latest evaluation, by class: test samples, right answers, and how often the class was answered."""
+    """Of the latest evaluation, by class: test samples, right answers, answers, and which class was taken for which."""
     latest = next((record for record in reversed(run.rounds) if record.classes), None)
-    return None if latest is None else {"round": latest.round, **latest.classes}
+    return None if latest is None else {"round": latest.round, **latest.classes, "mistakes": latest.mistakes}
 
 
 def by_class(counted: Mapping[str, Sequence[int]]) -> list[float | None] | None:

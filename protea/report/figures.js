@@ -326,6 +326,22 @@ function answered(width) {
   };
 }
 
+// A row for each class: the share of its test samples that were taken for each class.
+function confusion(width) {
+  const found = details().answers, names = details().classes;
+  if (!found) return missing("No round has been evaluated, or sites do not tell their classes.");
+  if (!found.mistakes.length && d3.sum(found.hits) < d3.sum(found.samples)) return missing("Which class is taken for which is recorded by simulations with up to 30 classes. protea predict has the confusion matrix of a client.");
+  const rows = names.map((_, c) => c).filter((c) => found.samples[c]), counts = new Map(found.mistakes.map(([is, said, times]) => [`${is}/${said}`, times]));
+  const count = (is, said) => (is === said ? found.hits[is] : counts.get(`${is}/${said}`) || 0);
+  const columns = names.map((_, c) => c).filter((c) => found.answers[c] || found.samples[c]), values = rows.map((is) => columns.map((said) => count(is, said) / found.samples[is]));
+  const [most] = [...found.mistakes].sort((a, b) => b[2] - a[2]), worst = most ? `The commonest mistake: class ${names[most[0]]} is taken for ${names[most[1]]}, ${most[2]} ${most[2] === 1 ? "time" : "times"}.` : "There is no mistake.";
+  const label = `After round ${found.round}, by the method's own rule, over all clients. ${worst}`;
+  return {
+    picture: heatMap(width, label, { rows: rows.map((c) => names[c]), columns: columns.map((c) => names[c]), values, low: 0, high: 1, shade: CIVIDIS, names: ["class", "answered as"], show: (value) => (100 * value).toFixed(0), square: true }), note: `${label} Numbers are % of a row's samples.`,
+    table: { head: ["class", "samples", ...columns.map((c) => names[c])], rows: rows.map((c) => [names[c], String(found.samples[c]), ...columns.map((other) => String(count(c, other)))]) },
+  };
+}
+
 function distances(width) {
   const known = details().geometry, some = (values) => (values && values.length ? mean(values) : null);
   const list = [

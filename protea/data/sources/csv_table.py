@@ -99,7 +99,8 @@ class Csv:
             x = self.numbers(path, rows, place, features, categories)
         gaps = isinstance(x, Tensor) and bool(x.isnan().any())
         guessed = any(not self.categories.get(name) for name in categories)  # a new word would be one more feature
-        return Dataset(x, y, names, sum(marked), keys, called, gaps, self.mixes_records or guessed)
+        mixed = self.mixes_records or guessed
+        return Dataset(x, y, names, sum(marked), keys, called, gaps=gaps, mixed=mixed)
 
     def is_test(self, row: Sequence[str], place: Mapping[str, int]) -> bool:
         """Whether the table marks a row as one of its test part."""

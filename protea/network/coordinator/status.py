@@ -30,6 +30,12 @@ class Status:
     round: int = 0
     doing: str = "starting"  # in plain words
     accuracy: float | None = None
+    loss: float | None = None
+    bytes_up: int = 0  # of payloads, since the first round
+    bytes_down: int = 0
+    seconds: float | None = None  # that the latest round took
+    ended: float | None = None  # when it was over, as time.time() tells
+    tries: int = 0  # of the present round, which had too few replies each time
     sites: list[Guest] = field(default_factory=list)
     strangers: dict[int, str] = field(default_factory=dict)  # nodes that are no site, and why
 
