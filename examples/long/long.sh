@@ -19,7 +19,7 @@ dirichlet() { echo "data.partition={kind=\"dirichlet\",alpha=$1}"; }
 pathological() { echo "data.partition={kind=\"pathological\",classes_per_client=$1}"; }
 run() { nice -n 10 $protea sweep "$@"; }                      # FILE --out FOLDER CHANGES...
 wanted() { [ -z "${ONLY:-}" ] || [[ " $ONLY " == *" $1 "* ]]; } # whether a setting is asked for
-chosen() { cat "$here/chosen/$1.txt"; }                       # what stage choose found, written by docs/results/long.py
+chosen() { cat "$here/chosen/${1%%-*}.txt"; } # what stage choose found, written by docs/results/long.py
 
 many() { # calls $1 with the name, file and partition of each of the four settings with many classes
     for set in banking77 clinc150; do
@@ -34,16 +34,17 @@ images() { # calls $1 with the name and file of the two settings of images
 }
 
 # One field of each method, four values, and three variants of Local: by the held-out samples of seed 4, which no table
-# has.  A fifth of the rounds.
+# has.  A fifth of the rounds.  The same values serve for both partitions of a data set.
 FIELDS="fedproto:method.pull=0.1,1,10,100 fedtgp:method.pull=0.1,1,10,100 fedsa:method.pull=0.1,1,10,100
     protonorm:method.scale=1,10,30,100 fedpagr:method.temperature=0.05,0.1,0.2,0.5"
 TRIED="method.name=local,local@cosine,local@smoothing,fedproto,fedtgp,fedsa,protonorm,fedpagr"
 choose() {
     local name=$1 file=$2 rounds
+    [[ $name == *-pathological ]] && return
     rounds=$(($(sed -n 's/^rounds = //p' "$file") / 5))
     run "$file" --out "$out/choose/$name" seed=4 rounds=$rounds evaluation.every=$rounds evaluation.shared=never $TRIED \
         $FIELDS "${@:3}"
-    $python "$here/../../docs/results/long.py" chosen "$out/choose/$name" "$here/chosen/$name.txt"
+    $python "$here/../../docs/results/long.py" chosen "$out/choose/$name" "$here/chosen/${name%-dirichlet}.txt"
 }
 
 # Everybody with the value that was chosen; our own method, FedLOO, with its defaults.  Local is the first of the list.
@@ -53,14 +54,14 @@ table() {
     local=$(field method.name | cut -d= -f2)
     words=${words/method.name=$local/}
     run "$file" --out "$out/table/$name-$seed" seed=$seed \
-        method.name=$local,fedloo,fedproto,fedtgp,protonorm,fedsa,fedpagr $words "${@:3}"
+        method.name=$local,fedloo,fedproto,protonorm,fedsa,fedpagr,fedtgp $words "${@:3}"
 }
 alone() {
     local name=$1 file=$2 words
     words=$(chosen "$name")
     words=${words/method.name=*([^ ])/}
     run "$file" --out "$out/table/$name-alone-$seed" seed=$seed alone=true \
-        method.name=fedloo,fedproto,fedtgp,protonorm,fedsa,fedpagr $words "${@:3}"
+        method.name=fedloo,fedproto,protonorm,fedsa,fedpagr,fedtgp $words "${@:3}"
 }
 curves() { # of one field each, by which a method stands or falls
     local name=$1 file=$2
@@ -89,7 +90,8 @@ part() { # of one method, with the value that was chosen for it, two of its fiel
 }
 field() { tr ' ' '\n' <<<"$words" | grep "^$1[:=]" || true; } # of what was chosen, the words of one method
 
-DISTIL="method.name=fedprotokd,fedpkd,fed2pkd@student,local,fedprotokd@zeta,fedprotokd@no_importance"
+DISTIL="method.name=fedprotokd,fedpkd,fed2pkd@student,local,fedprotokd@zeta,fedprotokd@no_importance
+    fedprotokd:method.public_epochs=1 fedpkd:method.public_epochs=1"
 distil() {
     for set in $2; do
         for alpha in 0.1 0.3; do

@@ -24,7 +24,7 @@ from torch import Tensor
 from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, losses
 from protea.core.client import EVALUATION_BATCH
 from protea.core.errors import PayloadError
-from protea.core.public_answers import check_rows, select_public, weighted_mean
+from protea.core.public_answers import check_rows, note_teacher, select_public, weighted_mean
 from protea.core.ranges import Proportion
 from protea.core.split_model import SplitModel
 from protea.core.training import Training
@@ -107,6 +107,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         assert public is not None
         prototypes = self.merge(server, [u.payload.prototypes for u in uploads])
         teacher = self.ensemble(uploads)
+        note_teacher(server, teacher)
         labels = teacher.argmax(1)  # Eq. 8
         away = distances(outputs(server, model.features), labels, prototypes)
         kept, weights = self.select(away, labels)
