@@ -44,3 +44,12 @@ def mean_steps(by_client: Mapping[int, int], records: Sequence[Record]) -> int |
         if record.absent.get(client, "late") == "late"
     )
     return int(made / len(by_client) + 0.5)
+
+
+def rounds_and_steps(rounds: int, steps: int | None) -> str:
+    """Say how long clients trained.
+
+    >>> rounds_and_steps(10, 2700), rounds_and_steps(10, None)
+    ('10 rounds, 2,700 steps a client', '10 rounds')
+    """
+    return f"{rounds} rounds" if steps is None else f"{rounds} rounds, {steps:,} steps a client"

@@ -46,6 +46,7 @@ class ResultRow:
         return self.setting, self.method, self.seed, self.round
 
 
+PARTED_BY = ("kind", "alpha", "classes_per_client")  # what a setting says of its partition
 NAMES = tuple(each.name for each in fields(ResultRow))
 
 
@@ -104,7 +105,9 @@ def setting_of(run: RunReader) -> str:
     words = [name]
     words += [f"{data['samples']:,} samples"] if data.get("samples") else []
     words += [f"{config['clients']} clients"] if "clients" in config else []
-    words += [" ".join(str(part[each]) for each in ("kind", "alpha", "classes_per_client") if each in part)] if part else []
+    words += (
+        [" ".join(str(part[each]) for each in ("kind", "alpha", "classes_per_client") if each in part)] if part else []
+    )
     return ", ".join([*words, f"{config.get('rounds', len(run.rounds))} rounds"])
 
 
