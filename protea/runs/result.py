@@ -81,11 +81,12 @@ class Result:
     def __repr__(self) -> str:
         """Show the headline in three lines."""
         protocol, sent = self.summary["made"]["protocol"], self.summary["bytes_up"] + self.summary["bytes_down"]
+        trained = "" if self.steps is None else f"{self.steps:,} steps a client, "
         doubts = f", {len(self.warnings)} warnings" if self.warnings else ""
         return (
             f"Result of {self.method}: accuracy {percent(self.accuracy)} % ({PROTOCOLS.get(protocol, protocol)})\n"
-            f"  {rounds_and_steps(len(self.records), self.steps)}, commonest class "
-            f"{percent(self.summary['majority'])} %, {format_bytes(sent)} sent{doubts}\n"
+            f"  {len(self.records)} rounds, commonest class {percent(self.summary['majority'])} %, "
+            f"{trained}{format_bytes(sent)} sent{doubts}\n"
             f"  records in {self.directory or 'memory'}"
         )
 

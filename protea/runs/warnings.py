@@ -109,8 +109,8 @@ def one_answer(last: Record) -> str | None:
         return None
     return (
         f"What the clients tell the server of public samples is one class for {share:.0%} of them: the server learns "
-        f"that answer, and clients study it.  Average probabilities (method.teacher=probabilities, where there is such a "
-        f"field), train longer before the first upload, or give clients more samples."
+        f"that answer, and clients study it.  Average probabilities (method.teacher=probabilities, where there is "
+        f"such a field), train longer before the first upload, or give clients more samples."
     )
 
 
