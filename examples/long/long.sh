@@ -90,7 +90,7 @@ part() { # of one method, with the value that was chosen for it, two of its fiel
 }
 field() { tr ' ' '\n' <<<"$words" | grep "^$1[:=]" || true; } # of what was chosen, the words of one method
 
-DISTIL="method.name=fedprotokd,fedpkd,fed2pkd@student,local,fedprotokd@zeta,fedprotokd@no_importance
+DISTIL="method.name=fedprotokd,fedpkd,fedprotokd@mixture,fedpkd@mixture,fed2pkd@student,local,fedprotokd@zeta,fedprotokd@no_importance
     fedprotokd:method.public_epochs=1 fedpkd:method.public_epochs=1"
 distil() {
     for set in $2; do
