@@ -12,7 +12,6 @@ from safetensors.numpy import load_file
 from protea.report.content import Plain
 from protea.report.figures import band, hue, legend, look, members, percent
 from protea.report.space import Named, Points, features, prototypes, some
-from protea.runs.aligned import aligned_after
 from protea.runs.directory import RunDirectory
 from protea.runs.reader import RunReader
 
@@ -128,13 +127,15 @@ def snapshot(run: RunReader, *, first: bool = False) -> Named | None:
 
 def distances_while_aligned(figure: Figure, drawn: Drawn) -> bool:
     """Draw the distances of all pairs of global prototypes while an alignment of the first snapshot's means goes on."""
+    from protea.runs.alignment import alignment_path  # by torch, which nothing else here needs
+
     axes = figure.add_subplot()
     for index, (label, _, runs) in enumerate(drawn.groups):
         named = snapshot(runs[0], first=True)
         vectors = None if named is None else class_means(prototypes_of_clients(named))
         if vectors is None or len(vectors) < 2:
             continue
-        lows, means, highs = zip(*map(spread_of_pairs, aligned_after(vectors, CURVE)), strict=True)
+        lows, means, highs = zip(*map(spread_of_pairs, alignment_path(vectors, CURVE)), strict=True)
         axes.plot(CURVE, means, label=label, marker="o", markersize=2.5, **look(index))
         axes.fill_between(CURVE, lows, highs, color=look(index)["color"], alpha=0.15, linewidth=0)
     if not axes.lines:
