@@ -135,6 +135,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "resnet152": "protea.models.resnet:resnet152",
         "mlp": "protea.models.mlp:mlp",
         "mlp5": "protea.models.mlp:mlp5",
+        "random_features": "protea.models.mlp:random_features",
         "googlenet": "protea.models.vision:googlenet",
         "mobilenet_v2": "protea.models.vision:mobilenet_v2",
         "shufflenet_v2_x1_0": "protea.models.vision:shufflenet_v2_x1_0",

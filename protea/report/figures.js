@@ -163,9 +163,9 @@ function compared() {
   const differs = (row) => (row.difference ? [signed(row.difference.mean), hundredths(row.difference.margin), chance(row.difference.p)] : ["–", "–", "–"]);
   const rows = found.rows.map((row) => [
     row.label, String(row.score.count), hundredths(row.score.mean), hundredths(row.score.deviation), hundredths(row.score.margin),
-    ...(found.against ? differs(row) : []), hundredths(row.majority), size(row.sent),
+    ...(found.against ? differs(row) : []), hundredths(row.majority), there(row.steps) ? grouped(Math.round(row.steps)) : "–", size(row.sent),
   ]);
-  const all = ["method", "seeds", "mean", "sd", "± 95 %", ...(found.against ? [`to ${found.against}`, "± 95 %", "p"] : []), "majority", "sent"];
+  const all = ["method", "seeds", "mean", "sd", "± 95 %", ...(found.against ? [`to ${found.against}`, "± 95 %", "p"] : []), "majority", "steps", "sent"];
   const { head, rows: filledRows } = withoutDashes(all, rows), once = found.rows.every((row) => row.score.count < 2);
   const pairs = found.against ? ` Differences are to ${found.against}, in pairs of the same seed and split, with p by the paired t test.` : "";
   const caption = `Accuracy in %, ${PROTOCOLS[found.protocol]}, by the methods' own rules on the clients' own test samples, every sample once. sd is the standard deviation of one seed; ${INTERVAL}.${pairs}`;
@@ -260,6 +260,17 @@ function sharedScores() {
   const rows = rules.map((rule) => [ruleName(rule), percent(summary.shared[rule].clients), percent(summary.shared[rule].ensemble)]);
   const server = served.map(([rule, value]) => [`server's model: ${ruleName(rule)}`, percent(value), "–"]);
   return { picture: table({ head: ["rule", "alone (mean)", "ensemble of all"], rows: [...rows, ...server], caption: "Accuracy in % on the shared test set" }) };
+}
+
+// What clients know together, over rounds: a line for each of these that the run shown has.
+const TOGETHER = { server: "server's model, shared test set", teacher: "teacher, public samples", ensemble: "ensemble, shared test set", client: "a client alone, shared test set" };
+
+function together(width) {
+  const found = shown().together;
+  if (!found) return missing(`${shown().method} has no model on the server, and no teacher of public samples.`);
+  const list = Object.keys(TOGETHER).map((name, i) => series(TOGETHER[name], pairs(shown(), found[name]), i)).filter((one) => one.points.length);
+  const y = { name: "accuracy in %", format: (v) => number(100 * v, 4), read: percent, least: 0, most: 1 };
+  return { picture: lineChart(width, bySeries("Accuracy over rounds, in %", list, percent), { series: list, x: { name: "round", whole: true }, y }), table: asTable(list, "round", percent) };
 }
 
 function distribution(width) {
