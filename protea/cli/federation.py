@@ -62,7 +62,10 @@ def init(
     if tls is None:
         say(console, "Without --tls the server is for this machine only: neither encrypted, nor are sites told apart.")
     else:
-        say(console, "Each bundle holds that site's private key.  Hand it over on a safe way, then delete it here.")
+        if sites:
+            say(console, "Each bundle holds that site's private key.  Hand it over on a safe way, then delete it here.")
+        say(console, "Sites that make their own keys:  protea site request NAME  there, then here")
+        say(console, f"  protea federation invite {directory} --request NAME.request")
     say(console, f"Start: protea federation serve {directory}")
 
 
@@ -73,13 +76,35 @@ def invite(
     renew: Annotated[
         bool, typer.Option("--renew", help="Write all bundles anew, after task.toml was changed.")
     ] = False,
+    request: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="What a site wrote by: protea site request.  Repeatable.", show_default=False
+        ),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take a new key that the former one has not signed: that was lost.")
+    ] = False,
 ) -> None:
-    """Write bundles for further sites.  A federation that is running lets them in at its next round."""
+    """Write bundles for further sites.  A federation that is running lets them in at its next round.
+
+    A site that made its own key asks by a file; its bundle has no private key.  So does one that changes its key.
+    """
     from protea.network.coordinator.directory import CoordinatorDirectory
+    from protea.network.trust.requests import read_request
+    from protea.network.trust.signatures import fingerprint
 
     federation, console = CoordinatorDirectory.open(directory), Console()
-    if not names and not renew:
-        raise ConfigError("Whom to invite?  Give names of sites, or --renew.")
+    if not names and not renew and not request:
+        raise ConfigError("Whom to invite?  Give names of sites, --request FILE, or --renew.")
+    for file in request or []:
+        asked = read_request(file)
+        path = federation.answer(asked, replace_key=replace)
+        say(console, f"Bundle for {asked.site}, without a private key: {path}")
+        say(
+            console, f"  Its key, to be compared with what {asked.site} reads to you: {fingerprint(asked.key.encode())}"
+        )
+        say(console, f"  Yours, to be read to them: {fingerprint(federation.signer.public())}")
     for path in federation.renew() if renew else []:
         say(console, f"Bundle: {path}")
     for name in names or []:
@@ -95,6 +120,42 @@ def remove(
 
     CoordinatorDirectory.open(directory).remove(name)
     say(Console(), f"{name} takes part no longer.")
+
+
+@app.command()
+def rotate(directory: Directory) -> None:
+    """Make the coordinator's own keys anew: the one that signs jobs and, with TLS, the authority's.
+
+    All sites need the new bundles before they can go on; the former key vouches for the new one.
+    """
+    from protea.core.files import hold_lock
+    from protea.network.coordinator.directory import CoordinatorDirectory
+    from protea.network.trust.signatures import fingerprint
+
+    federation, console = CoordinatorDirectory.open(directory), Console()
+    with hold_lock(directory / ".lock", f"{directory} is being served.  Stop that first."):
+        paths = federation.rotate()
+    for path in paths:
+        say(console, f"Bundle: {path}")
+    say(console, f"The coordinator's new key: {fingerprint(federation.signer.public())}")
+    say(console, "Sites go on once they have opened theirs: protea site join BUNDLE")
+
+
+@app.command()
+def ledger(
+    directory: Directory,
+    site: Annotated[
+        list[str] | None, typer.Option(help="Show every answer of this site.  Repeatable.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write all lines, with their signatures and keys, to a new .jsonl file.", show_default=False),
+    ] = None,
+) -> None:
+    """Show which site took part in which rounds, and check its signature of every accepted upload."""
+    from protea.cli.ledger import show_ledger
+
+    show_ledger(Console(), directory, site or [], out)
 
 
 @app.command()
@@ -163,7 +224,7 @@ def pictured(status: Status) -> Group:
         row = [site.name, there, site.model, site.said, own, str(site.refused)]
         table.add_row(*(Text(cell) for cell in row))  # plain text, no markup: sites sent part of it
     head = Text(f"Round {status.round} of {status.task.rounds}{accuracy}: {status.doing}")
-    return Group(head, table)
+    return Group(head, *(Text(f"Warning: {each}") for each in status.warnings), table)
 
 
 def say(console: Console, text: str) -> None:

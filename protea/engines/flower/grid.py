@@ -82,6 +82,7 @@ class Network(EngineBase):
     retries: int = 3  # of a message that was lost with its node
     limit: int = 256 * 2**20  # most bytes of an upload
     sign: Callable[[str, bytes], bytes] = lambda kind, message: message
+    opened: Callable[[Job, bytes], bytes] = lambda job, part: part  # a reply out of what came; PayloadError if unsigned
     hello: Mapping[str, Any] = field(default_factory=dict)  # what nodes are told when they are asked who they are
     meanwhile: Callable[[], None] = lambda: None  # called again and again while answers are waited for
 
@@ -196,7 +197,7 @@ class Network(EngineBase):
             return
         for job, part in zip(jobs, parts, strict=True):
             try:
-                reply = reply_from_bytes(part, self.limit + HEADER)
+                reply = reply_from_bytes(self.opened(job, part), self.limit + HEADER)
                 if reply.client != job.client:
                     raise PayloadError(f"its reply is of client {reply.client}.")
             except PayloadError as error:

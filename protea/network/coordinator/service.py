@@ -11,19 +11,23 @@ from typing import Any
 
 from protea.config.sections import participants
 from protea.config.units import in_bytes
-from protea.core.errors import ConfigError, PayloadError
+from protea.core.errors import CheckpointError, ConfigError, PayloadError
 from protea.core.files import hold_lock, write_json
 from protea.engines.flower.door import DoorLimits
 from protea.engines.flower.grid import Carrier, Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.messages import readable
-from protea.federation.jobs import Reply
+from protea.federation.jobs import Job, Reply
 from protea.federation.loop import Federation, QuorumError
 from protea.federation.record import Record
+from protea.network.coordinator.certificates import Certificates
 from protea.network.coordinator.directory import CoordinatorDirectory, Invited
+from protea.network.coordinator.ledger import NAME as LEDGER
+from protea.network.coordinator.ledger import LedgerEntry, add_entry
 from protea.network.coordinator.run import CoordinatedRun
 from protea.network.coordinator.status import Guest, Show, Status, told
-from protea.network.trust import keys
+from protea.network.trust.keys import HERE
+from protea.network.trust.signatures import SignedAnswer, holds, unsealed
 from protea.runs.observers import Observer
 from protea.runs.run import Run
 
@@ -51,6 +55,8 @@ class Coordinator(Observer):
                 f"The method needs public data, and {directory.path} has no public.safetensors.  "
                 f"Make the federation with protea federation init --public FILE."
             )
+        self.mark = self.task.mark()
+        self.certificates: Certificates | None = None  # of a server with TLS
         self.status = Status(self.task)
         self.kept: dict[str, Any] = {}  # the status as status.json has it
         self.given_up: set[int] = set()  # absent sites that rounds no longer wait for
@@ -69,14 +75,16 @@ class Coordinator(Observer):
                 return run.result.summary
             if run.directory is not None and not run.directory.begun:
                 setup.refuse_outdated_bundles()
+            carrier = self.carrier or self._link()  # which makes certificates anew
             network = Network(
-                self.carrier or self._link(),
+                carrier,
                 place=lambda client: client,
                 name=self._who,
                 deadline=self.task.deadline,
                 limit=in_bytes(self.task.limits.upload),
                 sign=self.directory.signer,
-                hello={"task": self.task.mark()},
+                opened=self._opened,
+                hello=self._hello(),
             )
             with closing(network):
                 setup.network = network
@@ -105,9 +113,9 @@ class Coordinator(Observer):
         if directory.guests.tls:
             limits = DoorLimits.of(in_bytes(self.task.limits.upload), max(MANY, len(directory.guests.sites)))
             wide = self.listen in ("0.0.0.0", "::")
-            keys.renew_server(
-                directory.path / "keys", [directory.guests.host, *keys.HERE, *([] if wide else [self.listen])]
-            )
+            hosts = [directory.guests.host, *HERE, *([] if wide else [self.listen])]
+            self.certificates = Certificates(directory.path / "keys", hosts)
+            self.certificates.renew()
         port, folder = directory.guests.port, directory.path / "flower"
         return Link(folder, self.listen, port, directory.tls, directory.site_keys, limits)
 
@@ -122,6 +130,7 @@ class Coordinator(Observer):
             loop.all_there = lambda: self._all_there(loop, network)
         self.status.round = loop.server.round
         end = time.monotonic() + self.task.patience
+        self._renew_certificates(network)
         while True:
             sites = self._register(network)
             loop.clients = len(sites)
@@ -204,6 +213,43 @@ class Coordinator(Observer):
         self._guests(sites)
         self.status.sites[numbers[0]].model = readable(str(model))[:80]
         return numbers[0]
+
+    def _hello(self) -> dict[str, Any]:
+        """Return what sites are told when they are asked who they are: the task, and the newest certificate."""
+        newest = {} if self.certificates is None else {"ca": self.certificates.authority}
+        return {"task": self.mark, **newest}
+
+    def _renew_certificates(self, network: Network) -> None:
+        """Make certificates anew before they end, while sites are connected; tell of those that cannot be."""
+        if self.certificates is None:
+            return
+        if self.certificates.renewed():
+            self._tell("The server's certificate was made anew, before its end.")
+            if isinstance(network.carrier, Link):
+                network.carrier.take_certificates()
+        now = self.certificates.warnings()
+        for each in now:
+            if each not in self.status.warnings:
+                self._tell(f"Warning: {each}")
+        self.status.warnings = now
+
+    def _opened(self, job: Job, part: bytes) -> bytes:
+        """Return a site's answer once its signature holds, and is in the ledger; :class:`PayloadError` if not."""
+        site, signature, answer = self.directory.guests.sites[job.client], b"", part
+        if site.key is not None:
+            signature, answer = unsealed(part)
+        said = SignedAnswer.of(self.mark, site.name, job.task, job.round, answer)
+        if site.key is not None and not holds(said.text, signature, site.key.encode()):
+            raise PayloadError(f"an answer came that {site.name} has not signed.")
+        path = self.directory.path / "run" / LEDGER
+        try:
+            add_entry(path, LedgerEntry.of(said, job.client, answer, signature, site.key or ""))
+        except OSError as error:
+            raise CheckpointError(
+                f"{path} cannot be written: {error.strerror}.\n  Nothing that was complete is lost.  Put that right (free "
+                f"space, permissions), then: protea federation serve {self.directory.path}"
+            ) from error
+        return answer
 
     # Calls of the run, which the coordinator observes
 

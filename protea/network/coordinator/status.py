@@ -32,6 +32,7 @@ class Status:
     accuracy: float | None = None
     sites: list[Guest] = field(default_factory=list)
     strangers: dict[int, str] = field(default_factory=dict)  # nodes that are no site, and why
+    warnings: list[str] = field(default_factory=list)  # such as of a certificate that ends soon
 
 
 def told(status: Status) -> dict[str, Any]:

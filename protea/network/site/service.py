@@ -4,7 +4,7 @@ A site does two things for a coordinator: it trains, and tells how accurate it i
 for jobs that the coordinator has signed, of the task that the site has agreed to.
 
 Every answer takes one way: what the site's policy allows of a reply is made discreet, encoded, kept if it was a
-training, looked at once more as the bytes that it is now, written down in the audit, and sent.
+training, looked at once more as the bytes that it is now, written down in the audit, signed by the site, and sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from protea.clients.durable import DurableWorker
-from protea.core.errors import ClientError, PayloadError, PolicyError
+from protea.core.errors import ClientError, ConfigError, PayloadError, PolicyError
 from protea.core.files import write_text
 from protea.core.payload import from_bytes, shortened, to_bytes
 from protea.core.rng import Streams
@@ -30,7 +30,9 @@ from protea.network.site.broadcast import keep_broadcast
 from protea.network.site.directory import Site
 from protea.network.site.refusals import expiry, refusals
 from protea.network.site.scaling import keep_filling, keep_scaling
+from protea.network.trust.ends import take_authority
 from protea.network.trust.keys import verified
+from protea.network.trust.signatures import SiteKey, SignedAnswer
 
 TRACE = "Traceback (most recent call last):"
 SHORT = 1000  # characters; what is longer is not of Protea's own making
@@ -45,6 +47,9 @@ class SiteService:
         site.state.chmod(0o700)
         self.worker = DurableWorker(site.plan(), site.state, leaving)
         self.audit = Audit(site.path / "audit.jsonl")
+        key = site.bundle.key
+        self.key = None if key is None else SiteKey(key.read_bytes())
+        self.mark = site.task.mark()
 
     def handle(self, kind: str, message: bytes) -> bytes:
         """Give the bytes of an answer; they are written down before they leave.
@@ -84,11 +89,15 @@ class SiteService:
 
     def _hello(self, about: dict[str, Any]) -> bytes:
         """Say who this site is, to a coordinator that means the same task."""
-        if about.get("task") != self.site.task.mark():
+        if about.get("task") != self.mark:
             raise PayloadError(
                 f"site {self.site.name} was invited to another task than the coordinator has now.  It needs a new "
                 f"bundle: protea federation invite --renew"
             )
+        authority, newer = self.site.bundle.ca, about.get("ca")
+        if authority is not None and isinstance(newer, str):
+            with suppress(ConfigError):  # what is not of this authority leaves the old one in place, until it ends
+                take_authority(authority, newer.encode())
         return self._noted("hello", 0, to_bytes({}, site=self.site.name, model=self.site.model_name))
 
     def _end(self, about: dict[str, Any]) -> bytes:
@@ -119,7 +128,14 @@ class SiteService:
         except PolicyError as error:
             self._note_refusals(job, str(error))
             raise
-        return self._noted(job.task, job.round, answer, site.release.held_names if job.task == "train" else ())
+        self._noted(job.task, job.round, answer, site.release.held_names if job.task == "train" else ())
+        return self._signed(job, answer)
+
+    def _signed(self, job: Job, answer: bytes) -> bytes:
+        """Put this site's signature before an answer.  Without TLS it has no key."""
+        if self.key is None:
+            return answer
+        return self.key.sign(SignedAnswer.of(self.mark, self.site.name, job.task, job.round, answer).text) + answer
 
     def _passage(self, job: Job) -> Passage:
         task = self.site.task
