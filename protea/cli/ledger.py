@@ -86,7 +86,7 @@ def table_of_sites(sites: Sequence[Invited], found: Sequence[tuple[LedgerEntry, 
             "" if site.key is None else "site" if site.own else "coordinator",
             spans(rounds) or "none",
             f"{len(rounds):,}",
-            f"{sum(entry.bytes for entry in own):,}",
+            f"{sum(entry.size for entry in own):,}",
         ]
         table.add_row(*(Text(cell) for cell in row))
     return table
@@ -99,6 +99,6 @@ def table_of_answers(found: Sequence[tuple[LedgerEntry, str]]) -> Table:
         table.add_column(column, justify="right" if column in ("round", "bytes") else "left")
     for entry, what in found:
         signature = "none" if not entry.signature else f"{entry.signature[:16]}..." if entry.holds else "DOES NOT HOLD"
-        row = [str(entry.round), entry.site, entry.asked, f"{entry.bytes:,}", entry.blake2b, what, signature]
+        row = [str(entry.round), entry.site, entry.asked, f"{entry.size:,}", entry.blake2b, what, signature]
         table.add_row(*(Text(cell) for cell in row))
     return table

@@ -66,7 +66,7 @@ def test_a_bundle_for_another_key_is_refused_before_anything_is_written(
     tmp_path: Path, base: CoordinatorDirectory
 ) -> None:
     path = base.answer(asked(tmp_path / "north"))
-    with pytest.raises(ConfigError, match="is for the key .* which is not in"):
+    with pytest.raises(ConfigError, match=r"is for the key .* which is not in"):
         open_bundle(path, tmp_path / "elsewhere" / "bundle")
     assert not (tmp_path / "elsewhere").exists()
 

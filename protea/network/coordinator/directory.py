@@ -189,14 +189,12 @@ class CoordinatorDirectory:
         if public == site.key:
             return site  # its bundle is written anew
         if public in site.former:
-            raise ConfigError(
-                f"{site.name} had this key before, and has changed it.  Ask for a request with a new key."
-            )
+            raise ConfigError(f"{site.name} had this key before, and changed it.  Ask for a request with a new one.")
         if site.key is not None and not follows(request, site.key.encode()) and not replace_key:
             raise ConfigError(
-                f"{site.name} is known by the key {fingerprint(site.key.encode())}, which has not signed this request.  "
-                f"There: protea site request {site.name} --rotate.  If that key is lost, and the fingerprint of the new "
-                f"one was read to you by a person you know: add --replace"
+                f"{site.name} is known by the key {fingerprint(site.key.encode())}, which has not signed this "
+                f"request.  There: protea site request {site.name} --rotate.  If that key is lost, and the fingerprint "
+                f"of the new one was read to you by a person you know: add --replace"
             )
         former = () if site.key is None else (site.key,)
         return replace(site, key=public, own=True, former=(*site.former, *former))

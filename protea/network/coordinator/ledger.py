@@ -36,7 +36,7 @@ class LedgerEntry:
     client: NonNegativeInt  # the site's number
     asked: str  # train, evaluate, or a step of a secure sum
     round: NonNegativeInt
-    bytes: NonNegativeInt
+    size: NonNegativeInt  # of the answer, in bytes
     blake2b: str  # as in the site's own audit.jsonl
     sha256: str  # as in what is signed
     signature: str  # in hexadecimal digits

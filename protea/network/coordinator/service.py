@@ -246,8 +246,8 @@ class Coordinator(Observer):
             add_entry(path, LedgerEntry.of(said, job.client, answer, signature, site.key or ""))
         except OSError as error:
             raise CheckpointError(
-                f"{path} cannot be written: {error.strerror}.\n  Nothing that was complete is lost.  Put that right (free "
-                f"space, permissions), then: protea federation serve {self.directory.path}"
+                f"{path} cannot be written: {error.strerror}.\n  Nothing that was complete is lost.  Put that right "
+                f"(free space, permissions), then: protea federation serve {self.directory.path}"
             ) from error
         return answer
 

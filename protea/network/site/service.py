@@ -22,17 +22,20 @@ from protea.core.files import write_text
 from protea.core.payload import from_bytes, shortened, to_bytes
 from protea.core.rng import Streams
 from protea.engines.messages import job_from_bytes, joined, parted, readable, reply_from_bytes, reply_to_bytes
+from protea.evaluation.rules import all_names
 from protea.federation.jobs import SUM_STEPS, Job, JobKind, Reply
 from protea.filters.base import Passage
 from protea.filters.secure_sum import secure_sum_of
 from protea.network.site.audit import Audit
 from protea.network.site.broadcast import keep_broadcast
 from protea.network.site.directory import Site
+from protea.network.site.policy import NAME as POLICY
+from protea.network.site.progress import SiteProgress, keep_progress
 from protea.network.site.refusals import expiry, refusals
 from protea.network.site.scaling import keep_filling, keep_scaling
 from protea.network.trust.ends import take_authority
 from protea.network.trust.keys import verified
-from protea.network.trust.signatures import SiteKey, SignedAnswer
+from protea.network.trust.signatures import SignedAnswer, SiteKey
 
 TRACE = "Traceback (most recent call last):"
 SHORT = 1000  # characters; what is longer is not of Protea's own making
@@ -123,6 +126,7 @@ class SiteService:
             self._note_refusals(job)  # of an answer that says so
         if job.task == "evaluate":
             keep_broadcast(job, site.state)
+            self._keep_progress(job.round)
         try:
             site.release.verify(job, reply_from_bytes(answer), self._passage(job))
         except PolicyError as error:
@@ -130,6 +134,14 @@ class SiteService:
             raise
         self._noted(job.task, job.round, answer, site.release.held_names if job.task == "train" else ())
         return self._signed(job, answer)
+
+    def _keep_progress(self, round: int) -> None:
+        """Write down for this site's own screen how accurate its model is, whatever others may know of that."""
+        found, self.site.release.examined = self.site.release.examined, None
+        own = {} if found is None else found.of("test", all_names(self.site.task.evaluation.rules))
+        accuracy = own["method"].accuracy if "method" in own else None
+        with suppress(OSError):  # a full disk is told of where something is lost by it
+            keep_progress(self.site.path, SiteProgress(round, self.site.task.rounds, accuracy))
 
     def _signed(self, job: Job, answer: bytes) -> bytes:
         """Put this site's signature before an answer.  Without TLS it has no key."""
@@ -145,6 +157,12 @@ class SiteService:
     def _refuse_by_policy(self, job: Job) -> None:
         """Raise :class:`PolicyError` for a job that the site's policy forbids, whatever it is about."""
         site = self.site
+        try:
+            site.follow_policy()
+        except ConfigError as error:  # nothing leaves by a policy that nobody can read
+            words = f"site {site.name}: its policy was changed, and cannot be read."
+            self.audit.write_refusal(job.task, job.round, str(site.path / POLICY), str(error), words)
+            raise PolicyError(words) from None
         expired = expiry(site.policy)  # anew for each job: the day may be over
         for each in [expired] if expired is not None else refusals(site.policy, site.task, site.class_counts):
             site.release.refusals.append(each)

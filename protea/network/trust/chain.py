@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 from cryptography.exceptions import InvalidSignature
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -56,7 +57,7 @@ def check_chain(chain: bytes) -> None:
     links = read_chain(chain)
     for link in links:
         coordinator_key(link.key.encode())
-    for before, link in zip(links, links[1:], strict=False):
+    for before, link in pairwise(links):
         if not signed_by(before.key.encode(), link):
             raise ConfigError("The chain of the coordinator's keys is broken: a key is not signed by the one before.")
 
@@ -69,7 +70,7 @@ def leads(chain: bytes, known: bytes, new: bytes) -> bool:
     for place, link in enumerate(links):
         if signed_by(known, link):
             rest = links[place:]
-            whole = all(signed_by(a.key.encode(), b) for a, b in zip(rest, rest[1:], strict=False))
+            whole = all(signed_by(a.key.encode(), b) for a, b in pairwise(rest))
             return whole and rest[-1].key.encode() == new
     return False
 
