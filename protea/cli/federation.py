@@ -219,7 +219,7 @@ def pictured(status: Status) -> Group:
     for column in ("site", "connected", "model", "last", "accuracy", "refused"):
         table.add_column(column, justify="right" if column in ("accuracy", "refused") else "left")
     for site in status.sites:
-        there = "removed" if site.removed else "yes" if site.connected else "no"
+        there = "removed" if site.removed else "late" if site.late else "yes" if site.connected else "no"
         own = "" if site.accuracy is None else f"{100 * site.accuracy:.1f} %"
         row = [site.name, there, site.model, site.said, own, str(site.refused)]
         table.add_row(*(Text(cell) for cell in row))  # plain text, no markup: sites sent part of it

@@ -81,6 +81,8 @@ class Coordinator(Observer):
                 place=lambda client: client,
                 name=self._who,
                 deadline=self.task.deadline,
+                late=self.task.late,
+                quorum=self.task.quorum,
                 limit=in_bytes(self.task.limits.upload),
                 sign=self.directory.signer,
                 opened=self._opened,
@@ -137,7 +139,7 @@ class Coordinator(Observer):
             network.meet()
             out = [number for number in range(len(sites)) if sites[number].removed or loop.ledger.quarantined(number)]
             here = [number for number in sorted(network.online) if number not in out]
-            self.given_up -= set(here)
+            self.given_up = (self.given_up - set(here)) | network.punctuality.late
             invited = [number for number in range(len(sites)) if number not in out]
             missing = [number for number in invited if number not in here and number not in self.given_up]
             enough = bool(here) and participants(len(here), self.task.fraction) >= self.task.quorum
@@ -147,7 +149,7 @@ class Coordinator(Observer):
                     self._tell(f"{sites[number].name} is not there; rounds go on without it until it comes.")
                 self.status.doing = "training"
                 self._see(network, sites)
-                return here
+                return self._without_resting(here, network)
             names = ", ".join(sites[number].name for number in invited if number not in here)
             self.status.doing = (
                 f"waiting for {names or 'sites to be invited'} ({len(here)} of {self.task.quorum} there)"
@@ -155,12 +157,20 @@ class Coordinator(Observer):
             self._see(network, sites)
             time.sleep(0.5)
 
+    def _without_resting(self, here: list[int], network: Network) -> list[int]:
+        """Leave out the sites that sit out a round for having been late, if enough are left."""
+        resting = network.punctuality.next_round(here)
+        found = [number for number in here if number not in resting]
+        enough = bool(found) and participants(len(found), self.task.fraction) >= self.task.quorum
+        return found if enough else here
+
     def _all_there(self, loop: Federation, network: Network) -> bool:
         """Whether every site that the next round would wait for is connected, and these are enough."""
         network.meet()
         sites = self.directory.guests.sites
         out = [number for number, site in enumerate(sites) if site.removed or loop.ledger.quarantined(number)]
-        wanted = [number for number in range(len(sites)) if number not in {*out, *self.given_up}]
+        late = network.punctuality.late
+        wanted = [number for number in range(len(sites)) if number not in {*out, *self.given_up, *late}]
         here = [number for number in network.online if number not in out]
         enough = bool(here) and participants(len(here), self.task.fraction) >= self.task.quorum
         return enough and all(number in here for number in wanted)
@@ -188,9 +198,11 @@ class Coordinator(Observer):
         """Bring the status up to date with who is connected, and report every change."""
         for number, guest in enumerate(self.status.sites):
             connected = number in network.online
-            if connected != guest.connected:
-                guest.connected = connected
-                self._tell(f"{guest.name} has {'come' if connected else 'gone'}.")
+            late = number in network.punctuality.late
+            if (connected, late) != (guest.connected, guest.late):
+                words = "is late; rounds go on without it until it answers" if late else "has gone"
+                guest.connected, guest.late = connected, late
+                self._tell(f"{guest.name} {'has come' if connected else words}.")
         strangers = {node: why for node, (why, _) in network.strangers.items()}
         for node in strangers.keys() - self.status.strangers.keys():
             self._tell(f"A node was turned away: {strangers[node]}")

@@ -20,6 +20,7 @@ class Guest:
     accuracy: float | None = None
     refused: int = 0  # uploads, in all
     removed: bool = False
+    late: bool = False  # it has not answered for longer than usual
 
 
 @dataclass
