@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE
@@ -13,7 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from protea.core.errors import ConfigError
-from protea.network.coordinator.status import Status
+
+if TYPE_CHECKING:
+    from protea.network.coordinator.status import Status
 
 app = typer.Typer(help="Coordinate a federation over a network.", no_args_is_help=True, add_completion=False)
 
@@ -166,22 +171,43 @@ def serve(
     ] = None,
 ) -> None:
     """Run the rounds; started again after a crash, go on from the last complete one."""
-    from protea.network.coordinator.directory import CoordinatorDirectory
-    from protea.network.coordinator.service import serve as serve_
-
-    CoordinatorDirectory.open(directory)
     console = Console()
+    for line in first_words(directory):
+        say(console, line)
     screen = Screen(console)
     with screen:
         try:
+            from protea.network.coordinator.directory import CoordinatorDirectory
+            from protea.network.coordinator.service import serve as serve_
+
+            CoordinatorDirectory.open(directory)
             numbers = serve_(directory, screen.show, listen)
         except KeyboardInterrupt:
             screen.stop()
             say(Console(stderr=True), f"Stopped.  Go on: protea federation serve {directory}")
             raise SystemExit(130) from None
+    say(console, f"The federation in {directory} has ended.")
     if numbers.get("accuracy") is not None:
         say(console, f"Accuracy {100 * numbers['accuracy']:.1f} % on the sites' own test samples.")
     say(console, f"Records: {directory / 'run'}.  Look at them: protea report {directory / 'run'}")
+
+
+def first_words(directory: Path) -> list[str]:
+    """Return what a coordinator waits for, read without what takes long to import: the first thing on its screen.
+
+    Nothing for a directory that cannot be read: that is told, with what to do, when it is opened.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        guests = json.loads((directory / "federation.json").read_bytes())
+        task = tomllib.loads((directory / "task.toml").read_text("utf-8"))
+        names = [str(site["name"]) for site in guests["sites"] if not site.get("removed")]
+        host, port, quorum = str(guests["host"]), int(guests["port"]), int(task.get("quorum", 2))
+        who = ", ".join(names) or "sites to be invited"
+        return [
+            f"Federation {directory}: {task.get('rounds', 50)} rounds, at {host}:{port}.  The server is being started.",
+            f"It waits for {who}; a round begins with {quorum} or more.  Stop with Ctrl-C; nothing is lost.",
+        ]
+    return []
 
 
 class Screen:

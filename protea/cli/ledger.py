@@ -54,8 +54,8 @@ def show_ledger(console: Console, path: Path, names: Sequence[str], out: Path | 
     if doubtful:
         first = doubtful[0]
         raise ProteaError(
-            f"{len(doubtful)} of {len(entries)} signatures do not hold; the first is of {first.site}, {first.asked}, round "
-            f"{first.round}.  {path / 'run' / NAME} was changed after it was written, or federation.json was."
+            f"{len(doubtful)} of {len(entries)} signatures do not hold; the first is of {first.site}, {first.asked}, "
+            f"round {first.round}.  {path / 'run' / NAME} was changed after it was written, or federation.json was."
         )
     words = (
         f"All {len(entries):,} signatures hold." if guests.tls else "Nothing is signed: without TLS sites have no keys."

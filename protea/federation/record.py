@@ -25,8 +25,8 @@ class ClientData:
 
     client: int
     architecture: str
-    parameters: int
-    train: list[int]  # training samples of each class
+    parameters: int | None  # None where the model is a site's own
+    train: list[int]  # training samples of each class; empty where the samples are a site's own
     validation: list[int]
     test: list[int]
     site: str | None = None  # its name: in a federation over a network, or its key where the partition is by-key

@@ -18,7 +18,7 @@ const FIGURES = [
   { id: "answers", section: "Accuracy", title: "What is answered for what", draw: answered, uses: ["run"], note: "A ring is the number of test samples of a class, a dot how often it was answered; orange is too often. Which class was taken for which is not recorded: protea predict has the confusion matrix of a client." },
   { id: "calibration", section: "Accuracy", title: "Calibration error", draw: calibration, uses: ["part", "run"], note: "How far certainty is from accuracy, in 15 equal bins; 0 is best." },
   { id: "shared", section: "Accuracy", title: "Shared test set", draw: sharedScores, uses: ["run"] },
-  { id: "distribution", section: "Data and models", title: "Who has which classes", draw: distribution, uses: ["share", "run"], note: "The area of a circle is the number of samples." },
+  { id: "distribution", section: "Data and models", title: "Who has which classes", draw: distribution, uses: ["share", "run"], note: "The area of a circle is the number of samples.", when: () => !details().clients.length || details().clients.some((client) => client.train.length) },
   { id: "models", section: "Data and models", title: "Models", draw: models, uses: ["run"] },
   { id: "map", section: "Prototypes", title: "Map of prototypes", draw: map("prototypes"), uses: ["round", "map", "zoom", "cls", "run"] },
   { id: "features", section: "Prototypes", title: featuresTitle, draw: map("features"), uses: ["of", "round", "map", "zoom", "cls", "run"] },

@@ -114,7 +114,7 @@ def method_of(run: RunReader) -> str:
 def round_steps(config: dict[str, Any], data: DataRecord, round: int) -> int | None:
     """Count the SGD steps of a client until a round, mean over clients that take part in every round."""
     training, sizes = config.get("training", {}), [sum(client.train) for client in data.clients]
-    if not sizes or not training.get("batch"):
+    if not sum(sizes) or not training.get("batch"):
         return None
     batch, epochs = int(training["batch"]), float(training.get("epochs", 1))
     each = [(size // batch if training.get("last") == "drop" else -(-size // batch)) * epochs for size in sizes]

@@ -62,6 +62,8 @@ class Coordinator(Observer):
         self.given_up: set[int] = set()  # absent sites that rounds no longer wait for
         self.tries = 0  # of the current round, which had too few replies each time
         self.loop: Federation | None = None  # the current round loop
+        self.run: Run | None = None  # the current try at the rounds that are left
+        self.setup: CoordinatedRun | None = None
         self.refusals: Counter[int] = Counter()  # by site, in failed tries of the current round, which are in no record
 
     def serve(self) -> dict[str, Any]:
@@ -88,8 +90,9 @@ class Coordinator(Observer):
                 opened=self._opened,
                 hello=self._hello(),
             )
+            self._tell("The server is up.")
             with closing(network):
-                setup.network = network
+                setup.network, self.setup = network, setup
                 numbers = self._finish(setup, path)
         self.status.doing = "ended"
         self._tell("All rounds are done.")
@@ -223,7 +226,9 @@ class Coordinator(Observer):
         if key is not None and node.public_key != key.encode():
             raise PayloadError(f"a node says that it is {name!r}, and has another key than that site.")
         self._guests(sites)
-        self.status.sites[numbers[0]].model = readable(str(model))[:80]
+        self.status.sites[numbers[0]].model = shown = readable(str(model)).replace("\n", " ")[:80]
+        if self.setup is not None:
+            self.setup.models[numbers[0]] = shown
         return numbers[0]
 
     def _hello(self) -> dict[str, Any]:
@@ -266,14 +271,17 @@ class Coordinator(Observer):
     # Calls of the run, which the coordinator observes
 
     def started(self, run: Run) -> None:
-        self.status.round = run.records[-1].round if run.records else 0
+        self.run, self.status.round = run, run.records[-1].round if run.records else 0
 
     def replied(self, reply: Reply) -> None:
         guest = self.status.sites[reply.client]
-        guest.said = "answered" if reply.error is None else reply.error.strip().splitlines()[0][:200]
+        error = None if reply.error is None else reply.error.strip().splitlines()[0][:200]
+        guest.said = "answered" if error is None else error if self.setup is None else self.setup.named(error)
         self._tell()
 
     def round(self, record: Record) -> None:
+        if self.run is not None and self.setup is not None:
+            self.setup.describe_anew(self.run)
         self.tries = 0
         self.refusals.clear()
         self.status.round, self.status.accuracy = record.round, record.accuracy
@@ -283,7 +291,8 @@ class Coordinator(Observer):
             if each.accuracy is not None:
                 self.status.sites[each.client].accuracy = each.accuracy
         for client, why in record.failures.items():
-            self._tell(f"Left out, {self.status.sites[client].name}: {why.strip().splitlines()[0]}")
+            name, first = self.status.sites[client].name, why.strip().splitlines()[0]
+            self._tell(f"Left out, {name}: {first.removeprefix(f'{name}, ')}")
         accuracy = "" if record.accuracy is None else f", accuracy {100 * record.accuracy:.1f} %"
         took = sum(record.cost.seconds.values())
         self._tell(
