@@ -248,11 +248,20 @@ def pictured(status: Status) -> Group:
         there = "removed" if site.removed else "late" if site.late else "yes" if site.connected else "no"
         own = "" if site.accuracy is None else f"{100 * site.accuracy:.1f} %"
         row = [site.name, there, site.model, site.said, own, str(site.refused)]
-        table.add_row(*(Text(cell) for cell in row))  # plain text, no markup: sites sent part of it
+        table.add_row(*(Text(printable(cell)) for cell in row))  # plain text, no markup: sites sent part of it
     head = Text(f"Round {status.round} of {status.task.rounds}{accuracy}: {status.doing}")
     return Group(head, *(Text(f"Warning: {each}") for each in status.warnings), table)
 
 
+def printable(text: str) -> str:
+    """Return text with a question mark for each character that is none, such as those that move a cursor.
+
+    >>> printable("north" + chr(27) + "[2J")
+    'north?[2J'
+    """
+    return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
+
+
 def say(console: Console, text: str) -> None:
-    """Print plain text, neither wrapped nor marked up."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    """Print plain text, neither wrapped nor marked up, and nothing in it that a terminal would obey."""
+    console.print(printable(text), soft_wrap=True, highlight=False, markup=False)

@@ -26,6 +26,7 @@ from protea.federation.jobs import JobKind
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.audit import Audit
 from protea.network.site.directory import Site
+from protea.network.site.join import news_of
 from protea.network.site.service import SiteService, discreet, without_secrets
 from protea.network.trust.keys import Signer
 
@@ -261,6 +262,18 @@ def test_what_cannot_be_written_down_does_not_leave(
         assert str(site.path) not in "".join(traceback.format_exception_only(problem.value))
     path.rmdir()
     assert reply_from_bytes(places.only(ask(service, base, "train", 2))).error is None
+
+
+def test_a_full_disk_is_called_by_its_name(
+    service: SiteService, base: CoordinatorDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device", str(service.site.path))
+
+    monkeypatch.setattr(durable, "save_client", full)
+    with pytest.raises(ClientError, match=r"^site north: its disk is full\.$"):
+        ask(service, base, "train", 1)
+    assert news_of(lines(service)[-1]) == "Not answered: site north: its disk is full."
 
 
 def test_an_audit_goes_on_after_a_process_was_killed_in_the_middle_of_a_line(tmp_path: Path) -> None:

@@ -142,6 +142,8 @@ def news_of(line: Mapping[str, Any]) -> str:
     """Tell what a line of the audit log says."""
     if "policy" in line:
         return f"Refused in round {line['round']}: {line['asked']}.  {line['policy']}  {line['words']}"
+    if "words" in line:
+        return f"Not answered: {line['words']}"
     return f"Sent in round {line['round']}: {line['task']}, {line['bytes']:,} bytes, {line['blake2b']}"
 
 

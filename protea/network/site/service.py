@@ -9,6 +9,7 @@ training, looked at once more as the bytes that it is now, written down in the a
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import traceback
@@ -37,6 +38,7 @@ from protea.network.trust.ends import take_authority
 from protea.network.trust.keys import verified
 from protea.network.trust.signatures import SignedAnswer, SiteKey
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # what the operating system says of a disk without room
 TRACE = "Traceback (most recent call last):"
 SHORT = 1000  # characters; what is longer is not of Protea's own making
 
@@ -66,7 +68,9 @@ class SiteService:
             raise
         except Exception as error:
             traceback.print_exc()  # to this site's own log
-            why = f"site {self.site.name}: {type(error).__name__}; its own log says more."
+            full = isinstance(error, OSError) and error.errno in FULL
+            what = "its disk is full" if full else f"{type(error).__name__}; its own log says more"
+            why = f"site {self.site.name}: {what}."
             with suppress(OSError):  # a full disk may be what has happened
                 self.audit.write_words("failed", why)
             raise ClientError(why) from None
