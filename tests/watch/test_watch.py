@@ -383,6 +383,7 @@ def test_the_page_appears_follows_rounds_and_asks_nobody_else(browser: Any, trai
         protea_run = going(tmp_path / "new")
         until(browser, "document.querySelector('tr[data-run=new]')")
         assert protea_run.begun
+        until(browser, "document.querySelector('#clients-of-run option[value=\"1\"]')")
         choose(browser, "clients-of-run", "1")
         until(browser, "document.querySelector('#clients-of-run').value === '1'")
         browser.execute_script("document.getElementById('choose-none').click()")
