@@ -61,6 +61,35 @@ def init(
 
 
 @app.command()
+def request(
+    name: Annotated[str, typer.Argument(help="The site's name in the federation.", show_default=False)],
+    directory: Directory = Path(),
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Ask to change to a new key, which takes effect with the new bundle.")
+    ] = False,
+) -> None:
+    """Make this site's own key, and write a request for the coordinator.  The private key never leaves."""
+    from protea.network.trust.keys import public_of_site
+    from protea.network.trust.requests import KEY, read_request, write_request
+    from protea.network.trust.signatures import fingerprint
+
+    own, given = directory / KEY, directory / "bundle" / KEY
+    if not rotate and given.exists():
+        raise ConfigError(
+            f"{directory} has a key that the coordinator made.  Change it to one of its own: "
+            f"protea site request {name} --rotate"
+        )
+    former = own if own.exists() else given if given.exists() else None
+    path, console = write_request(directory, name, former, rotate=rotate), Console()
+    say(console, f"Request: {path}.  It may be sent as it is: it has no secret.")
+    say(console, f"Its key, to be read to the coordinator: {fingerprint(read_request(path).key.encode())}")
+    if rotate and former is not None:
+        now = fingerprint(public_of_site(former.read_bytes()))
+        say(console, f"The key before, which holds until the new bundle is here: {now}")
+    say(console, f"There: protea federation invite DIRECTORY --request {path.name}")
+
+
+@app.command()
 def check(
     bundle: BundleFile = None,
     directory: Directory = Path(),
@@ -199,12 +228,14 @@ def put_in(directory: Path, bundle: Path) -> None:
     """Unpack a bundle while the directory's lock is held; put the state of a former task aside."""
     from protea.network import task as tasks
     from protea.network.trust.bundles import Bundle, open_bundle, read_bundle, read_invitation
+    from protea.network.trust.chain import CHAIN, leads
 
     there = directory / "bundle"
     if (there / "bundle.json").exists():
         new = read_bundle(bundle)
         old, other = Bundle(there), read_invitation(new["bundle.json"], str(bundle))
-        if old.coordinator != new["coordinator.pub"] or old.invitation.id != other.id:
+        known = leads(new.get(CHAIN, b"[]"), old.coordinator, new["coordinator.pub"])
+        if not known or old.invitation.id != other.id:
             raise ConfigError(
                 f"{directory} belongs to site {old.invitation.site} of another federation or another site, and has its "
                 f"state.  Use another directory for {bundle}: protea site init"

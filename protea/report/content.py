@@ -192,7 +192,7 @@ def majority(run: RunReader) -> float | None:
     """The accuracy of always answering a client's commonest training class; also known while a run goes on."""
     if run.summary is not None:
         return None if run.summary["majority"] is None else float(run.summary["majority"])
-    right = sum(client.test[commonest(client.train)] for client in run.data.clients)
+    right = sum(client.test[commonest(client.train)] for client in run.data.clients if client.train)
     samples = sum(sum(client.test) for client in run.data.clients)
     return right / samples if samples else None
 

@@ -276,7 +276,7 @@ function together(width) {
 function distribution(width) {
   const { classes, clients } = details(), part = state.share;
   if (!clients.length) return missing("This run has no line on its data yet.");
-  const values = classes.map((_, c) => clients.map((client) => client[part][c])), columns = clients.map((client) => String(client.client));
+  const values = classes.map((_, c) => clients.map((client) => client[part][c])), columns = clients.map((client) => client.site || String(client.client));
   const sizes = clients.map((client) => client[part].reduce((a, b) => a + b, 0)), kinds = mean(clients.map((client) => client[part].filter((n) => n > 0).length));
   const label = `Samples by client and class: ${clients.length} clients with ${Math.min(...sizes)} to ${Math.max(...sizes)} samples of ${number(kinds)} classes on average.`;
   return { picture: bubbleChart(width, label, { rows: classes, columns, values, names: ["class", "client"], unit: "samples" }), table: { head: ["class", ...columns], rows: classes.map((name, c) => [name, ...values[c].map(String)]) } };
@@ -285,12 +285,12 @@ function distribution(width) {
 function models() {
   const found = new Map(), sum = (values) => values.reduce((a, b) => a + b, 0), clients = details().clients;
   if (!clients.length) return missing("This run has no line on its data yet.");
-  const known = clients.every((client) => there(client.parameters)), kind = (client) => `${client.architecture} ${client.parameters}`;
+  const known = clients.every((client) => there(client.parameters)), counted = clients.some((client) => client.train.length), kind = (client) => `${client.architecture} ${client.parameters}`;
   for (const client of clients) found.set(kind(client), [...(found.get(kind(client)) || []), client]);
   const rows = [...found.values()].map((some) => [
-    some[0].architecture, ...(known ? [grouped(some[0].parameters)] : []), some.map((client) => client.client).join(", "), grouped(sum(some.map((client) => sum(client.train)))),
+    some[0].architecture, ...(known ? [grouped(some[0].parameters)] : []), some.map((client) => client.site || client.client).join(", "), ...(counted ? [grouped(sum(some.map((client) => sum(client.train))))] : []),
   ]);
-  return { picture: table({ head: ["architecture", ...(known ? ["parameters"] : []), "clients", "training samples"], rows }) };
+  return { picture: table({ head: ["architecture", ...(known ? ["parameters"] : []), "clients", ...(counted ? ["training samples"] : [])], rows }) };
 }
 
 const NO_SNAPSHOTS = "This run kept no snapshots of its prototypes (evaluation.snapshots), or has not come to the first one.";

@@ -20,7 +20,7 @@ const FIGURES = [
   { id: "calibration", section: "Accuracy", title: "Calibration error", draw: calibration, uses: ["part", "run"], note: "How far certainty is from accuracy, in 15 equal bins; 0 is best." },
   { id: "shared", section: "Accuracy", title: "Shared test set", draw: sharedScores, uses: ["run"] },
   { id: "together", section: "Accuracy", title: "What clients know together", draw: together, uses: ["run"], wide: true, note: "The teacher is what the server makes of the clients' answers on public samples. Their labels are looked at for this line alone.", when: () => runs.some((run) => run.together) },
-  { id: "distribution", section: "Data and models", title: "Who has which classes", draw: distribution, uses: ["share", "run"], note: "The area of a circle is the number of samples." },
+  { id: "distribution", section: "Data and models", title: "Who has which classes", draw: distribution, uses: ["share", "run"], note: "The area of a circle is the number of samples.", when: () => !details().clients.length || details().clients.some((client) => client.train.length) },
   { id: "models", section: "Data and models", title: "Models", draw: models, uses: ["run"] },
   { id: "map", section: "Prototypes", title: "Map of prototypes", draw: map("prototypes"), uses: ["round", "map", "zoom", "cls", "run"] },
   { id: "features", section: "Prototypes", title: featuresTitle, draw: map("features"), uses: ["of", "round", "map", "zoom", "cls", "run"] },

@@ -20,6 +20,7 @@ class Guest:
     accuracy: float | None = None
     refused: int = 0  # uploads, in all
     removed: bool = False
+    late: bool = False  # it has not answered for longer than usual
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Status:
     tries: int = 0  # of the present round, which had too few replies each time
     sites: list[Guest] = field(default_factory=list)
     strangers: dict[int, str] = field(default_factory=dict)  # nodes that are no site, and why
+    warnings: list[str] = field(default_factory=list)  # such as of a certificate that ends soon
 
 
 def told(status: Status) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class PolicyRelease(Release):
     def __init__(self, file: PolicyFile, counts: Callable[[], Mapping[str, int]], report: Report) -> None:
         self.file, self._counts, self.report = file, counts, report
         self.refusals: list[Refusal] = []  # since somebody last took them away, for the audit log
+        self.examined: Examination | None = None  # the whole of the last evaluation, for this site's own screen
 
     @property
     def policy(self) -> Policy:
@@ -107,6 +108,7 @@ class PolicyRelease(Release):
 
     def evaluation(self, found: Examination) -> Examination:
         """Tell nothing, the right answers of all classes together, or the whole but for small classes."""
+        self.examined = found
         if self.report == "none":
             return Examination(found.rules[:0], {})
         enough = {part: counts for part, counts in found.tallies.items() if self._enough(counts)}
