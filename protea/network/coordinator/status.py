@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from protea.network.task import Task
+if TYPE_CHECKING:
+    from protea.network.task import Task  # which needs torch; a site's launcher has a screen and no torch
 
 
 @dataclass
