@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,7 @@ from rich.text import Text
 from protea.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from protea.network.coordinator.status import Status
+    from protea.network.coordinator.status import Show, Status
 
 app = typer.Typer(help="Coordinate a federation over a network.", no_args_is_help=True, add_completion=False)
 
@@ -169,19 +169,37 @@ def serve(
     listen: Annotated[
         str | None, typer.Option(help="Address to listen on; all of this machine's if not given.", show_default=False)
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Serve numbers for Prometheus: to this machine alone, or with HOST to whoever has a token.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run the rounds; started again after a crash, go on from the last complete one."""
     console = Console()
     for line in first_words(directory):
         say(console, line)
     screen = Screen(console)
-    with screen:
+    with ExitStack() as opened:
+        show: Show = screen.show
+        if metrics is not None:
+            from protea.network.coordinator.directory import CoordinatorDirectory
+            from protea.network.coordinator.metrics import MetricsServer
+
+            CoordinatorDirectory.open(directory)
+            told = opened.enter_context(MetricsServer(metrics, directory))
+            say(console, f"Metrics: {told.url}")
+            show = both(screen.show, told.show)
+        opened.enter_context(screen)
         try:
             from protea.network.coordinator.directory import CoordinatorDirectory
             from protea.network.coordinator.service import serve as serve_
 
             CoordinatorDirectory.open(directory)
-            numbers = serve_(directory, screen.show, listen)
+            numbers = serve_(directory, show, listen)
         except KeyboardInterrupt:
             screen.stop()
             say(Console(stderr=True), f"Stopped.  Go on: protea federation serve {directory}")
@@ -190,6 +208,16 @@ def serve(
     if numbers.get("accuracy") is not None:
         say(console, f"Accuracy {100 * numbers['accuracy']:.1f} % on the sites' own test samples.")
     say(console, f"Records: {directory / 'run'}.  Look at them: protea report {directory / 'run'}")
+
+
+def both(first: Show, second: Show) -> Show:
+    """Show the status in two places."""
+
+    def show(status: Status, news: str | None) -> None:
+        first(status, news)
+        second(status, news)
+
+    return show
 
 
 def first_words(directory: Path) -> list[str]:

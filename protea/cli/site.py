@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from protea.cli.audit import audit_site, refuse_unwritable, stated
-from protea.cli.export_model import ExportedRule, write_and_show
+from protea.cli.export_model import ExportedRule, Onnx, write_and_show
 from protea.cli.federation import say
 from protea.cli.predict import Out, Resize, SamplesPath, progress, refuse_out, show_predictions
 from protea.cli.site_files import CODE, SETTINGS, new_policy
@@ -102,6 +102,7 @@ def check(
     from protea.cli.site_statement import print_statement, statement_document
     from protea.network.site.check import trial
     from protea.network.site.directory import Site
+    from protea.network.site.refusals import listed
     from protea.network.site.statement import make_statement
     from protea.report.document import document_page
 
@@ -116,7 +117,13 @@ def check(
     if html is not None:
         write_text(html, document_page(document))
         say(console, f"Written: {html}, a page to print and sign.")
-    say(console, "Ready.  Take part: protea site join" + ("" if directory == Path() else f" --dir {directory}"))
+    join = "protea site join" + ("" if directory == Path() else f" --dir {directory}")
+    if found.leaking:
+        say(
+            console, f"Not ready: {listed(found.leaking)} would leak; see the first warnings.  It works, though: {join}"
+        )
+    else:
+        say(console, f"Ready.  Take part: {join}")
 
 
 @app.command()
@@ -145,18 +152,21 @@ def export(
         typer.Option("--to", metavar="DIR", help="A new folder for the whole model; DIR.zip too.", show_default=False),
     ] = None,
     rule: ExportedRule = None,
+    onnx: Onnx = False,
 ) -> None:
     """Write this site's model, as it is after its last round: a folder that answers raw samples, or weights alone."""
     if (file is None) == (to is None):
         raise ConfigError(
             "Say where to: --to DIR for a folder that can be used, or FILE.safetensors for weights alone."
         )
+    if onnx and to is None:
+        raise ConfigError("--onnx is for a folder: give --to DIR.")
     if to is not None:
         from protea.network.site.export import contents_of_site
         from protea.runs.model_folder.folder import refuse_taken
 
         refuse_taken(to)
-        write_and_show(contents_of_site(directory, rule), to)
+        write_and_show(contents_of_site(directory, rule, onnx=onnx), to)
     if file is not None:
         export_weights(directory, file)
 

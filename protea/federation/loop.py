@@ -224,6 +224,7 @@ class Federation:
             test=judged.scores("test"),
             validation=judged.scores("validation"),
             classes=judged.by_class(),
+            mistakes=judged.mistakes(),
             shared=judged.shared(),
             server=judged.server,
             geometry=judged.geometry(),

@@ -171,6 +171,7 @@ class Record:
     validation_metrics: dict[str, MetricScore] = field(default_factory=dict)
     privacy: Privacy | None = None  # of the client that has spent most; None where nothing is noisy
     honest: float | None = None  # the accuracy of the clients that [attack] does not name; None without an attack
+    mistakes: list[list[int]] = field(default_factory=list)  # class, the class it was taken for, how often; simulations
     changed: list[int] = field(default_factory=list)  # clients whose upload filters changed beside the others'
 
     @property
@@ -194,8 +195,9 @@ class Record:
                 del whole[name]  # nobody asked for any
         if self.honest is None:
             del whole["honest"]
-        if not self.changed:
-            del whole["changed"]
+        for name in ("changed", "mistakes"):
+            if not whole[name]:
+                del whole[name]
         return {"kind": "round", "accuracy": self.accuracy, **whole}
 
     def lines(self) -> list[Line]:

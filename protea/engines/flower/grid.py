@@ -256,11 +256,13 @@ class Network(EngineBase):
         self.asked = {identity: (node, end) for identity, (node, end) in self.asked.items() if end > self.looked}
         self.strangers = {node: (why, end) for node, (why, end) in self.strangers.items() if end > self.looked}
         known = {*self.named, *self.strangers, *(node for node, _ in self.asked.values())}
-        for node in self.there.keys() - known:
-            content = wrap(self.sign("hello", to_bytes({}, **self.hello)))
-            (identity,) = self.grid.push_messages([Message(content, node, "query.hello", ttl=ASKED)])
-            if identity:
-                self.asked[identity] = node, self.looked + ASKED
+        new = sorted(self.there.keys() - known)
+        for start in range(0, len(new), TOGETHER):
+            some, content = new[start : start + TOGETHER], wrap(self.sign("hello", to_bytes({}, **self.hello)))
+            messages = [Message(content, node, "query.hello", ttl=ASKED) for node in some]
+            for node, identity in zip(some, self.grid.push_messages(messages), strict=True):
+                if identity:
+                    self.asked[identity] = node, self.looked + ASKED
 
     def _greet(self, messages: Iterable[Message]) -> None:
         """Note the names of nodes that have said who they are."""

@@ -60,7 +60,6 @@ class Coordinator(Observer):
         self.status = Status(self.task)
         self.kept: dict[str, Any] = {}  # the status as status.json has it
         self.given_up: set[int] = set()  # absent sites that rounds no longer wait for
-        self.tries = 0  # of the current round, which had too few replies each time
         self.loop: Federation | None = None  # the current round loop
         self.run: Run | None = None  # the current try at the rounds that are left
         self.setup: CoordinatedRun | None = None
@@ -104,11 +103,11 @@ class Coordinator(Observer):
             try:
                 return Run(setup, path, observers=[self]).finish().summary
             except QuorumError as error:
-                self.tries += 1
+                self.status.tries += 1
                 self.refusals.update(error.refused)
                 for client in error.refused:
                     self.status.sites[client].refused += 1
-                pause = min(PAUSE * 2 ** min(self.tries, 10), LONGEST)
+                pause = min(PAUSE * 2 ** min(self.status.tries, 10), LONGEST)
                 self._tell(f"{error}  The round is begun anew in {pause:g} s.")
                 time.sleep(pause)
 
@@ -271,7 +270,11 @@ class Coordinator(Observer):
     # Calls of the run, which the coordinator observes
 
     def started(self, run: Run) -> None:
-        self.run, self.status.round = run, run.records[-1].round if run.records else 0
+        self.run = run
+        if run.records:
+            last = run.records[-1]
+            self.status.round = last.round
+            self.status.bytes_up, self.status.bytes_down = last.total_up, last.total_down
 
     def replied(self, reply: Reply) -> None:
         guest = self.status.sites[reply.client]
@@ -280,11 +283,14 @@ class Coordinator(Observer):
         self._tell()
 
     def round(self, record: Record) -> None:
+        status, took = self.status, sum(record.cost.seconds.values())
         if self.run is not None and self.setup is not None:
             self.setup.describe_anew(self.run)
-        self.tries = 0
         self.refusals.clear()
-        self.status.round, self.status.accuracy = record.round, record.accuracy
+        status.round, status.tries, status.seconds, status.ended = record.round, 0, took, time.time()
+        status.bytes_up, status.bytes_down = record.total_up, record.total_down
+        status.accuracy = record.accuracy
+        status.loss = status.loss if record.loss is None else record.loss
         for client in record.refused:
             self.status.sites[client].refused += 1
         for each in record.clients:
@@ -294,7 +300,6 @@ class Coordinator(Observer):
             name, first = self.status.sites[client].name, why.strip().splitlines()[0]
             self._tell(f"Left out, {name}: {first.removeprefix(f'{name}, ')}")
         accuracy = "" if record.accuracy is None else f", accuracy {100 * record.accuracy:.1f} %"
-        took = sum(record.cost.seconds.values())
         self._tell(
             f"Round {record.round} of {self.task.rounds}{accuracy}, {len(record.participants)} sites, {took:.1f} s"
         )

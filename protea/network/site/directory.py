@@ -145,7 +145,8 @@ class Site:
     @cached_property
     def unguarded(self) -> str:
         """Why records of this site are not known to be prepared one by one; an empty string where they are."""
-        if self.settings.standardise or (len(self.raw) and self._mixes):  # what data() gave says so
+        raw = self.raw
+        if self.settings.standardise or self._mixes or raw.mixed or raw.gaps:  # gaps are filled by medians of all
             return TOGETHER
         return "" if self.policy.policy.prepared_alone else UNSTATED
 
