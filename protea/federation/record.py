@@ -174,6 +174,7 @@ class Record:
     privacy: Privacy | None = None  # of the client that has spent most; None where nothing is noisy
     honest: float | None = None  # the accuracy of the clients that [attack] does not name; None without an attack
     changed: list[int] = field(default_factory=list)  # clients whose upload filters changed beside the others'
+    train: float | None = None  # accuracy by the method's own rule on training samples; None unless asked for
 
     @property
     def accuracy(self) -> float | None:
@@ -198,6 +199,8 @@ class Record:
             del whole["honest"]
         if not self.changed:
             del whole["changed"]
+        if self.train is None:
+            del whole["train"]
         return {"kind": "round", "accuracy": self.accuracy, **whole}
 
     def lines(self) -> list[Line]:
