@@ -280,6 +280,17 @@ class Link:
                 if key not in known:
                     control.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
+    def take_certificates(self) -> None:
+        """Use certificates that were made anew: the door at its next connection, the SuperLink by being started anew.
+
+        Whoever talks to it finds the connection lost, and opens it again.
+        """
+        assert self.tls is not None and self.program is not None
+        if self.door is not None:
+            self.door.outside.load_cert_chain(self.tls.certificate, self.tls.key)
+            self.door.inside.load_verify_locations(str(self.tls.ca))
+        self.program.stop()
+
     def close(self) -> None:
         self._leave()
         if self.door is not None:
