@@ -21,11 +21,21 @@ from protea.core.prototypes import Prototypes
 from protea.core.samples import Samples
 from protea.core.server import Server
 from protea.evaluation.blend import EVIDENCE, Blend
-from protea.evaluation.counts import Counts, Totals, answered_right, packed_bits, probabilities, unpacked_bits
+from protea.evaluation.counts import (
+    MOST,
+    Counts,
+    Totals,
+    answered_right,
+    mistaken,
+    packed_bits,
+    probabilities,
+    unpacked_bits,
+)
 from protea.evaluation.metrics import Metric, measured
 from protea.evaluation.rules import NAMES, Answer, Rule, all_names, answering, of_client, of_server
 
 SHOWN = 300  # samples of a client whose features are in a snapshot
+FEW_CLASSES = 30  # with more, nobody could look at which class is taken for which, and records would be long
 FEATURES = "features of the model"  # beside the rules, and no name that a rule can have
 
 
@@ -73,6 +83,7 @@ class Examination(Payload):
     metrics: Mapping[str, Tensor] = field(default_factory=dict)  # by part, (metrics,) in the order of the settings
     right: Tensor | None = None  # packed bits: which test samples the method's own rule answers right; never of a site
     totals: Mapping[str, Totals] = field(default_factory=dict)  # by part, of a client that tells them and no tallies
+    mistakes: Tensor | None = None  # (classes, classes) which class was taken for which, as ``right``; of few classes
     train: Tensor | None = None  # (2,) training samples that its own rule answers right, and all; never of a site
 
     def of(self, part: str, names: Sequence[str] = NAMES) -> dict[str, Counts | Totals]:
@@ -119,6 +130,8 @@ class Examination(Payload):
             self._check_right(self.right, single)
         if self.train is not None:
             self._check_train(self.train, single)
+        if self.mistakes is not None:
+            self._check_mistakes(self.mistakes, single)
 
     def _check_train(self, train: Tensor, wanted: bool) -> None:
         """Refuse answers to training samples where nobody may know them, or that are no counts."""
@@ -140,6 +153,18 @@ class Examination(Payload):
         if bits[len(own) :].any() or int(bits.sum()) != int(own.hits.sum()):
             raise PayloadError("which samples were answered right does not fit how many were.")
 
+    def _check_mistakes(self, mistakes: Tensor, wanted: bool) -> None:
+        """Refuse mistakes where nobody may know them, or that are not those of the counts."""
+        if not wanted or "test" not in self.tallies:
+            raise PayloadError("which class was taken for which arrived; a site does not tell that.")
+        own = self.tallies["test"][0]
+        if mistakes.shape != (len(own.samples), len(own.samples)) or mistakes.dtype != torch.int64:
+            raise PayloadError(f"{tuple(mistakes.shape)} mistakes of {mistakes.dtype} arrived, not one for each pair.")
+        if (mistakes < 0).any() or (mistakes > MOST).any() or mistakes.diagonal().any():
+            raise PayloadError("mistakes arrived that are below zero, too many, or none.")
+        if (mistakes.sum(1) > own.samples - own.hits).any() or (mistakes.sum(0) != own.answers - own.hits).any():
+            raise PayloadError("which class was taken for which does not fit how many answers were wrong.")
+
 
 @torch.no_grad()
 def examine(
@@ -157,7 +182,7 @@ def examine(
 
     With ``local``, also by the prototypes of its own training samples; how these and the test samples lie to each
     other is told too.  The rule ``answer`` counts as the method's own.  With ``single``, also which test samples that
-    rule answers right; with ``train``, how many of the training samples.
+    rule answers right, and which class it takes for which; with ``train``, how many of the training samples.
     """
     client.set_evaluation()
     seen = client.cached_features() if local or client.fits_one_batch else {}
@@ -167,7 +192,7 @@ def examine(
     names = [all_names(rules)[place] for place in present]
     tallies: dict[str, Counts] = {}
     numbers: dict[str, Tensor] = {}
-    space, right = None, None
+    space, right, mistakes = None, None, None
     parts = {part: data for part, data in client.parts.items() if part != "train"}
     answered = {
         part: answers(client, data, {**ways, FEATURES: client.model.features}, seen.get(part))
@@ -186,6 +211,7 @@ def examine(
             numbers[part] = measured(metrics, said["method"], data.y, where)
         if part == "test" and single:
             right = packed_bits(answered_right(said["method"].cpu(), data.y.cpu())[0])
+            mistakes = mistaken(said["method"].cpu(), data.y.cpu()) if client.classes <= FEW_CLASSES else None
         if part == "test" and prototypes is not None:
             space = around(prototypes, features, data.y)
     fitted = None
@@ -194,7 +220,7 @@ def examine(
         said["blend"] = blend.scores(said)
         own = said[answering(answer, said, client, down)]
         fitted = torch.tensor([int(answered_right(own.cpu(), client.train.y.cpu())[0].sum()), len(client.train)])
-    return Examination(torch.tensor(present), tallies, space, numbers, right, train=fitted)
+    return Examination(torch.tensor(present), tallies, space, numbers, right, mistakes=mistakes, train=fitted)
 
 
 def around(prototypes: Prototypes, features: Tensor, labels: Tensor) -> FeatureSpace | None:

@@ -175,9 +175,9 @@ def losses(run: RunReader) -> list[list[float | None]]:
 
 
 def answers(run: RunReader) -> Plain | None:
-    """Of the latest evaluation, by class: test samples, right answers, and how often the class was answered."""
+    """Of the latest evaluation, by class: test samples, right answers, answers, and which class was taken for which."""
     latest = next((record for record in reversed(run.rounds) if record.classes), None)
-    return None if latest is None else {"round": latest.round, **latest.classes}
+    return None if latest is None else {"round": latest.round, **latest.classes, "mistakes": latest.mistakes}
 
 
 def by_class(counted: Mapping[str, Sequence[int]]) -> list[float | None] | None:
@@ -192,7 +192,7 @@ def majority(run: RunReader) -> float | None:
     """The accuracy of always answering a client's commonest training class; also known while a run goes on."""
     if run.summary is not None:
         return None if run.summary["majority"] is None else float(run.summary["majority"])
-    right = sum(client.test[commonest(client.train)] for client in run.data.clients)
+    right = sum(client.test[commonest(client.train)] for client in run.data.clients if client.train)
     samples = sum(sum(client.test) for client in run.data.clients)
     return right / samples if samples else None
 

@@ -95,7 +95,7 @@ def out_of_proportion(records: Sequence[Record]) -> str | None:
     often = sorted(client for client, times in odd.items() if times > 1 and 2 * times >= rounds[client])
     if not often:
         return None
-    shown = ", ".join(f"{client} ({odd[client]} of {rounds[client]} rounds)" for client in often[:5])
+    shown = ", client ".join(f"{client} ({odd[client]} of {rounds[client]} rounds)" for client in often[:5])
     return (
         f"Class vectors were out of proportion to those of the others, and were changed by limits.bound or a filter, "
         f"of client {shown}{' and others' if len(often) > 5 else ''}.  Look at what it sends: docs/robustness.md."

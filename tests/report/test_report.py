@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from answered import answered_run
 from browsing import all_of, choose, chromium
 from typer.testing import CliRunner
@@ -880,6 +881,17 @@ def test_what_is_answered_for_what_has_recall_and_precision(opened: Open, first:
     counted = first.records[-1].classes
     assert [int(row[1]) for row in table[1:]] == counted["samples"]
     assert [int(row[3]) for row in table[1:]] == counted["hits"]
+
+
+def test_the_confusion_matrix_is_that_of_all_clients(opened: Open, first: Result, one: dict[str, Any]) -> None:
+    """Counted anew: each client's own matrix by its model after the last round."""
+    run = protea.load(first.directory)
+    expected = torch.stack([run.client(number).confusion() for number in range(len(first.records[-1].clients))]).sum(0)
+    page = opened(one)
+    assert [[int(cell) for cell in row[2:]] for row in numbers(page, "confusion")[1:]] == expected.tolist()
+    wrong = expected - torch.diag(expected.diagonal())
+    assert f", {int(wrong.max())} time" in page.find_element("css selector", "#confusion .note").text
+    assert len(all_of(page, "#confusion .cells rect")) == 100
 
 
 def test_the_teacher_and_the_server_are_drawn_over_rounds(opened: Open, one: dict[str, Any]) -> None:
