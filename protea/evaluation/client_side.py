@@ -128,10 +128,10 @@ class Examination(Payload):
                 )
         if self.right is not None:
             self._check_right(self.right, single)
-        if self.mistakes is not None:
-            self._check_mistakes(self.mistakes, single)
         if self.train is not None:
             self._check_train(self.train, single)
+        if self.mistakes is not None:
+            self._check_mistakes(self.mistakes, single)
 
     def _check_train(self, train: Tensor, wanted: bool) -> None:
         """Refuse answers to training samples where nobody may know them, or that are no counts."""
@@ -182,8 +182,7 @@ def examine(
 
     With ``local``, also by the prototypes of its own training samples; how these and the test samples lie to each
     other is told too.  The rule ``answer`` counts as the method's own.  With ``single``, also which test samples that
-    rule answers right, and which class it takes for which; with ``train``, how many of the training samples it answers
-    right.
+    rule answers right, and which class it takes for which; with ``train``, how many of the training samples.
     """
     client.set_evaluation()
     seen = client.cached_features() if local or client.fits_one_batch else {}
