@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protea.core.errors import ConfigError
+from protea.core.shell import quoted
 from protea.network.coordinator.status import Status
 
 app = typer.Typer(help="Coordinate a federation over a network.", no_args_is_help=True, add_completion=False)
@@ -63,7 +64,7 @@ def init(
         say(console, "Without --tls the server is for this machine only: neither encrypted, nor are sites told apart.")
     else:
         say(console, "Each bundle holds that site's private key.  Hand it over on a safe way, then delete it here.")
-    say(console, f"Start: protea federation serve {directory}")
+    say(console, f"Start: protea federation serve {quoted(directory)}")
 
 
 @app.command()
@@ -116,11 +117,11 @@ def serve(
             numbers = serve_(directory, screen.show, listen)
         except KeyboardInterrupt:
             screen.stop()
-            say(Console(stderr=True), f"Stopped.  Go on: protea federation serve {directory}")
+            say(Console(stderr=True), f"Stopped.  Go on: protea federation serve {quoted(directory)}")
             raise SystemExit(130) from None
     if numbers.get("accuracy") is not None:
         say(console, f"Accuracy {100 * numbers['accuracy']:.1f} % on the sites' own test samples.")
-    say(console, f"Records: {directory / 'run'}.  Look at them: protea report {directory / 'run'}")
+    say(console, f"Records: {directory / 'run'}.  Look at them: protea report {quoted(directory / 'run')}")
 
 
 class Screen:

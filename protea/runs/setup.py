@@ -29,6 +29,7 @@ from protea.core.method import Method
 from protea.core.private_sgd import refuse_shared_statistics
 from protea.core.rng import Streams
 from protea.core.server import Server
+from protea.core.shell import quoted
 from protea.core.split_model import SplitModel
 from protea.data import Federated, PartitionFile, federate
 from protea.data.views import refuse_unread
@@ -112,7 +113,7 @@ class RunSetup(ABC):
 
     def go_on(self, path: Path) -> str:
         """Return the command that resumes the run in a directory."""
-        return f"protea resume {path}"
+        return f"protea resume {quoted(path)}"
 
     @abstractmethod
     def close(self) -> None:

@@ -22,6 +22,7 @@ from protea.cli.run import screen
 from protea.config import registry
 from protea.config.experiment import Experiment, experiment_from_table, load_experiment, method_label
 from protea.config.families import FAMILIES
+from protea.core.shell import install_hint
 from protea.federation.jobs import Reply
 from protea.methods.local import Local
 from protea.runs.progress import client_jobs
@@ -241,7 +242,7 @@ def test_doctor_says_what_is_here_and_how_to_add_the_rest(command: Command, monk
     for line in done.lines:
         if line.split()[:1] == ["extra"]:
             extra = line.split()[1]
-            assert (f"pip install -e '.[{extra}]'" in line) == ("missing" in line), line
+            assert (install_hint(extra) in line) == ("missing" in line), line
     assert any("torch" in line for line in done.lines)
 
 

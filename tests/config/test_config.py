@@ -252,7 +252,8 @@ PLUG_INS = {
     f'method = {{ name = "{HERE}:Own", pulls = 1.5 }}': "method.pulls = 1.5: input should be a valid integer",
     f'method = "{HERE}:Owns"': f"method.name: methods '{HERE}:Owns': module {HERE} has no 'Owns'.",
     'method = "no_such.x:Own"': "method.name: methods 'no_such.x:Own': no module 'no_such' to import.  It is looked "
-    "for where Python looks; install its package, or set PYTHONPATH to the folder it is in.",
+    "for beside the experiment file and where Python looks; install its package, or set PYTHONPATH to the folder it "
+    "is in.",
     'method = "os:getcwd"': "method.name: os:getcwd is not a frozen dataclass, as all methods are.",
     'method = "protea.data:Iid"': "method is Iid(), which is not derived from protea.Method.",
     'method = ":Own"': "method.name: ':Own' is not among the methods.",
