@@ -142,7 +142,9 @@ class Simulation(RunSetup):
         stored = tomllib.loads(directory.config_path.read_text("utf-8"))
         later = {f.name: f.default for f in fields(Experiment) if f.default is not MISSING}  # than that run, maybe
         sections = {name: to_table(section) for name, section in LATER.items()}
-        given, there = flat(to_table(self.experiment)), {**UNWRITTEN, **flat(sections), **flat({**later, **stored})}
+        given = flat(to_table(self.experiment))
+        usual = {name: value for name, value in UNWRITTEN.items() if name in given}
+        there = {**usual, **flat(sections), **flat({**later, **stored})}
         free = [*FREE, "models.channels_last"] if isinstance(self.experiment.models.channels_last, str) else FREE
         if other := [name for name in differing([given, there]) if not under(name, free)]:
             found = ", ".join(
