@@ -156,12 +156,14 @@ def pictured(status: Status) -> Group:
     """Draw the status: a line on the round, and a table of the sites."""
     accuracy = "" if status.accuracy is None else f", accuracy {100 * status.accuracy:.1f} %"
     table = Table(box=SIMPLE)
-    for column in ("site", "connected", "model", "last", "accuracy", "refused"):
-        table.add_column(column, justify="right" if column in ("accuracy", "refused") else "left")
+    told = any(site.gain is not None for site in status.sites)
+    for column in ("site", "connected", "model", "last", "accuracy", *["over alone"] * told, "refused"):
+        table.add_column(column, justify="right" if column in ("accuracy", "over alone", "refused") else "left")
     for site in status.sites:
         there = "removed" if site.removed else "yes" if site.connected else "no"
         own = "" if site.accuracy is None else f"{100 * site.accuracy:.1f} %"
-        row = [site.name, there, site.model, site.said, own, str(site.refused)]
+        gain = "" if site.gain is None else f"{100 * site.gain:+.1f}"
+        row = [site.name, there, site.model, site.said, own, *[gain] * told, str(site.refused)]
         table.add_row(*(Text(cell) for cell in row))  # plain text, no markup: sites sent part of it
     head = Text(f"Round {status.round} of {status.task.rounds}{accuracy}: {status.doing}")
     return Group(head, table)

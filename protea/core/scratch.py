@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-try:
+if sys.platform != "win32":  # which has no locks that outlast a rename, so that nothing is cleared there
     import fcntl
-except ImportError:  # Windows: no locks that outlast a rename, and nothing is cleared
-    fcntl = None  # type: ignore[assignment]
 
 PREFIX = "protea-"
 HELD = ".held"  # the file in a folder that its process has locked
@@ -30,7 +29,7 @@ class ScratchFolder:
         clear_leftovers()
         new = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))  # by a name that nobody clears, until it is locked
         held = os.open(new / HELD, os.O_RDWR | os.O_CREAT, 0o600)
-        if fcntl is not None:
+        if sys.platform != "win32":
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.path = new.with_name(new.name.removeprefix("."))
@@ -63,7 +62,7 @@ def clear_leftovers() -> list[Path]:
 
 def _ownerless() -> Iterator[Path]:
     """Yield this user's folders whose lock nobody holds."""
-    if fcntl is None:
+    if sys.platform == "win32":
         return
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):  # it is another user's, or went just now

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protea.core import data_places
-from protea.core.data_places import complete_folder, find_file
+from protea.core.data_places import complete_folder
+from protea.core.data_places import find_file as find_file  # for sources
 from protea.core.errors import DataError
 from protea.data.download import Remote, fetch
 

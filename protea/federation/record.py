@@ -115,6 +115,8 @@ class ClientRecord(ClientScores):
             line |= {f"{name}/metrics": part.metrics} if part.metrics else {}
         if self.inter is not None and self.intra is not None:
             line |= {"inter": self.inter, "intra": self.intra}
+        if self.gain is not None:
+            line["gain"] = self.gain
         return line | {f"shared/{rule}": accuracy for rule, accuracy in self.shared.items()}
 
     @classmethod
@@ -134,6 +136,7 @@ class ClientRecord(ClientScores):
             dict(_below("shared/", line)),
             line.get("inter"),
             line.get("intra"),
+            line.get("gain"),
             client=line["client"],
             bytes=ClientBytes(*sizes) if sizes else None,
             loss=line.get("loss"),

@@ -12,7 +12,7 @@ from protea.federation.record import Record
 
 NEAR = 0.01  # differences in accuracy up to this count as none
 COLLAPSED = 0.01  # distance between global prototypes, as a share of the spread within a class
-MATTERS = 0.02  # differences in accuracy from which on it matters which round is reported
+MATTERS = 0.005  # differences in accuracy from which on it matters which round is reported
 
 
 def warnings(records: Sequence[Record], majority: float | None, names: Sequence[str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from protea.config.families import Models
 from protea.config.sections import Checkpoint, Engine, Evaluation
 from protea.config.toml import override, to_table
 from protea.core.errors import ConfigError, PluginError
+from protea.core.shell import install_hint
 from protea.core.training import Training
 from protea.data import Arrays, Augment, Split
 from protea.data.partition.file import PartitionFile
@@ -438,5 +440,7 @@ def test_an_engine_whose_extra_is_missing_says_how_to_install_it(monkeypatch: py
     for module in [name for name in sys.modules if name.startswith("protea.engines.ray")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"needs Ray, which is not installed\.  Type: pip install 'protea\[ray\]'"):
+    with pytest.raises(
+        ConfigError, match=re.escape(f"needs Ray, which is not installed.  Type: {install_hint('ray')}")
+    ):
         read('engine = "ray"')

@@ -82,15 +82,20 @@ class Node:
     ca: Path | None = None
     key: Path | None = None
 
-    def attend(self, handle: Handle, over: Callable[[], bool] = lambda: False) -> None:
-        """Answer messages, one after another, until ``over()``; connect anew whenever that is needed."""
+    def attend(
+        self, handle: Handle, over: Callable[[], bool] = lambda: False, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        """Answer messages, one after another, until ``over()``; connect anew whenever that is needed.
+
+        ``meanwhile`` is called whenever there is no message.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         private = node_key(self.folder, self.key)
         while not over():
             try:
                 with closing(self._client(private)) as client:
-                    connection = Connection(self, client, private, over)
+                    connection = Connection(self, client, private, over, meanwhile)
                     connection.activate()
                     connection.attend(handle)
             except httpx.HTTPStatusError as error:
@@ -119,9 +124,14 @@ class Connection:
     """A node that is known to the SuperLink, from its activation to its end."""
 
     def __init__(
-        self, node: Node, client: FleetHttpClient, private: ec.EllipticCurvePrivateKey, over: Callable[[], bool]
+        self,
+        node: Node,
+        client: FleetHttpClient,
+        private: ec.EllipticCurvePrivateKey,
+        over: Callable[[], bool],
+        meanwhile: Callable[[], None],
     ) -> None:
-        self.node, self.client, self.over = node, client, over
+        self.node, self.client, self.over, self.meanwhile = node, client, over, meanwhile
         self.key = public_key_to_bytes(private.public_key())
         self.id = NodeProto()  # without a number until it is active
 
@@ -181,8 +191,9 @@ class Connection:
                     traceback.print_exc()
                 last = time.monotonic()
             else:
-                now = time.monotonic()
-                time.sleep(pause(now - last, now - began))
+                took = time.monotonic() - began
+                self.meanwhile()
+                time.sleep(pause(time.monotonic() - last, took))
 
     def _insist(self, call: Callable[[], T]) -> T:
         """Call until there is an answer: a server that is away for a while comes back."""

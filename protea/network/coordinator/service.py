@@ -224,6 +224,8 @@ class Coordinator(Observer):
         for each in record.clients:
             if each.accuracy is not None:
                 self.status.sites[each.client].accuracy = each.accuracy
+            if each.gain is not None:
+                self.status.sites[each.client].gain = each.gain
         for client, why in record.failures.items():
             self._tell(f"Left out, {self.status.sites[client].name}: {why.strip().splitlines()[0]}")
         accuracy = "" if record.accuracy is None else f", accuracy {100 * record.accuracy:.1f} %"

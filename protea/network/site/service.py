@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from protea.clients.durable import DurableWorker
@@ -26,6 +27,7 @@ from protea.federation.jobs import SUM_STEPS, Job, JobKind, Reply
 from protea.filters.base import Passage
 from protea.filters.secure_sum import secure_sum_of
 from protea.network.site.audit import Audit
+from protea.network.site.beside import Beside
 from protea.network.site.broadcast import keep_broadcast
 from protea.network.site.directory import Site
 from protea.network.site.refusals import expiry, refusals
@@ -45,6 +47,7 @@ class SiteService:
         site.state.chmod(0o700)
         self.worker = DurableWorker(site.plan(), site.state, leaving)
         self.audit = Audit(site.path / "audit.jsonl")
+        self.beside = Beside(site, self.worker) if site.settings.beside else None
 
     def handle(self, kind: str, message: bytes) -> bytes:
         """Give the bytes of an answer; they are written down before they leave.
@@ -114,12 +117,42 @@ class SiteService:
             self._note_refusals(job)  # of an answer that says so
         if job.task == "evaluate":
             keep_broadcast(job, site.state)
+            answer = self._with_gain(job, answer)
         try:
             site.release.verify(job, reply_from_bytes(answer), self._passage(job))
         except PolicyError as error:
             self._note_refusals(job, str(error))
             raise
         return self._noted(job.task, job.round, answer, site.release.held_names if job.task == "train" else ())
+
+    def meanwhile(self) -> None:
+        """Train the model that this site would have alone, while nobody asks for anything."""
+        if self.beside is not None:
+            try:
+                self.beside.train_next()
+            except Exception:
+                self._give_up_beside()
+
+    def _with_gain(self, job: Job, answer: bytes) -> bytes:
+        """Compare with the model trained alone; add what may be told of that to an answer."""
+        if self.beside is None:
+            return answer
+        try:
+            found = self.beside.compare(job)
+        except Exception:
+            self._give_up_beside()
+            return answer
+        reply = reply_from_bytes(answer)
+        if found is None or reply.error is not None:
+            return answer
+        more = self.site.release.gain(found.mean, found.samples)
+        return leaving(replace(reply, up={**reply.up, **more})) if more else answer
+
+    def _give_up_beside(self) -> None:
+        """Go on without the model trained alone: what goes wrong there must not stop the federation."""
+        traceback.print_exc()  # to this site's own log
+        sys.stderr.write("beside = true: the model trained alone has failed; the federation goes on without it.\n")
+        self.beside = None
 
     def _passage(self, job: Job) -> Passage:
         task = self.site.task
