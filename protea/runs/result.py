@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from protea.evaluation.scores import Score
 from protea.federation.record import Record
 from protea.runs.answers import RunAnswers
 from protea.runs.gain import Gain, gain
-from protea.runs.reader import split_mark
+from protea.runs.reader import names_in, split_mark
 from protea.runs.tables import html_table
 
 
@@ -120,4 +120,5 @@ class Result:
             seed, data = self.experiment.seed, self.experiment.data
             marks["settings"] = repr((data, self.experiment.clients, seed if data.seed is None else data.seed))
         records = [client for record in self.records if record.round in self.rounds for client in record.clients]
-        return RunAnswers.of(records, str(self.directory or self.method), seed, marks)
+        found = RunAnswers.of(records, str(self.directory or self.method), seed, marks)
+        return found if self.directory is None else replace(found, names=names_in(self.directory))

@@ -233,6 +233,8 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
         public=data.public,
         seed=experiment.seed if data.seed is None else data.seed,
     )
+    if data.names is not None:
+        federated = federated.called(data.names)
     if experiment.method.needs.public_data and not len(federated.public):
         raise ConfigError(f"{method_label(experiment.method)} needs public data, and the partition file has none.")
     if experiment.protect:
@@ -248,7 +250,7 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
         raise ConfigError(f"data.augment is for images; samples here have the shape {federated.dataset.shape}.")
     factory = ClientFactory(
         federated,
-        models=experiment.models,
+        models=experiment.models.of_clients(federated.client_names()),
         training=experiment.training,
         augment=data.augment if data.augment.crop or data.augment.flip else None,
         rounds=experiment.rounds,
