@@ -74,7 +74,8 @@ class Result:
     def __repr__(self) -> str:
         """Show the headline in three lines."""
         protocol, sent = self.summary["made"]["protocol"], self.summary["bytes_up"] + self.summary["bytes_down"]
-        doubts = f", {len(self.warnings)} warnings" if self.warnings else ""
+        count = len(self.warnings)
+        doubts = f", {count} warning{'s' if count > 1 else ''}" if count else ""
         return (
             f"Result of {self.method}: accuracy {percent(self.accuracy)} % ({PROTOCOLS.get(protocol, protocol)})\n"
             f"  {len(self.records)} rounds, commonest class {percent(self.summary['majority'])} %, "
