@@ -60,7 +60,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/startup.py 3
 
 fuzz: $(READY)
+	$(call add,flower)
 	$(BIN)/python fuzz/payloads.py --count $(or $(COUNT),1000000) --seed $(or $(SEED),1)
+	$(BIN)/python fuzz/files.py --count $(or $(COUNT),100000) --seed $(or $(SEED),1)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

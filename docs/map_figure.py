@@ -30,7 +30,8 @@ def frames_of(found: dict[str, Any], name: str) -> list[Frame]:
     for frame in found["prototypes"]["frames"]:
         flat = frame[name]
         places = list(zip(flat[::2], flat[1::2], strict=True))
-        frames.append({key: at(*each) for key, each in zip(zip(frame["owner"], frame["label"], strict=True), places, strict=True)})
+        keys = zip(frame["owner"], frame["label"], strict=True)
+        frames.append({key: at(*each) for key, each in zip(keys, places, strict=True)})
     return frames
 
 
@@ -70,8 +71,9 @@ def drawn(run: RunReader, found: dict[str, Any], name: str) -> str:
         colour, (x, y) = COLOURS[label % len(COLOURS)], path[-1]
         if owner == GLOBAL:
             shapes.append(
-                f'<g opacity="{there[-1]}">{hidden}<circle r="11" cx="{x:g}" cy="{y:g}" fill="{colour}" stroke="#1b1e23" '
-                f'stroke-width="1.5">{moving("cx", xs, times, seconds)}{moving("cy", ys, times, seconds)}</circle>'
+                f'<g opacity="{there[-1]}">{hidden}<circle r="11" cx="{x:g}" cy="{y:g}" fill="{colour}" '
+                f'stroke="#1b1e23" stroke-width="1.5">{moving("cx", xs, times, seconds)}'
+                f"{moving('cy', ys, times, seconds)}</circle>"
                 f'<text x="{x:g}" y="{y:g}" dy="4.2" fill="#1b1e23">{escape(classes[label])}'
                 f"{moving('x', xs, times, seconds)}{moving('y', ys, times, seconds)}</text></g>"
             )
@@ -110,4 +112,4 @@ if __name__ == "__main__":
         sys.exit(f"{folder} has kept no prototypes: evaluation.snapshots is 0.")
     projection = "tsne" if "tsne" in found["prototypes"]["frames"][0] else "pca"
     target.write_text(drawn(RunReader.read(folder), found, projection), encoding="utf-8")
-    print(f"{target}: {target.stat().st_size / 1000:.0f} kB")
+    sys.stdout.write(f"{target}: {target.stat().st_size / 1000:.0f} kB\n")

@@ -32,6 +32,7 @@ from protea.runs.gain import Gain
 from protea.runs.observers import Observer
 from protea.runs.progress import client_jobs
 from protea.runs.result import Result
+from protea.runs.steps import rounds_and_steps
 
 
 class Quiet(Observer):
@@ -174,6 +175,7 @@ def results(console: Console, found: Sequence[Result]) -> None:
     table.add_row("majority", percent(found[0].summary["majority"]))
     console.print(table)
     words = [COLUMNS[name] for name in ("own rule", *extra, "up")]
+    words += dict.fromkeys(rounds_and_steps(len(result.records), result.steps) for result in found)
     console.print("  ".join(words), style="dim", highlight=False)
     for result in found:
         if "privacy" in result.summary:

@@ -21,6 +21,8 @@ ExportedRule = Annotated[
     str | None, typer.Option(metavar="RULE", help="How to answer, if not as in the federation.", show_default=False)
 ]
 
+Onnx = Annotated[bool, typer.Option("--onnx", help="Write model.onnx too, for ONNX Runtime.")]
+
 
 def export_model(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.", show_default=False)],
@@ -32,6 +34,7 @@ def export_model(
         int | None, typer.Option(help="After which round; the last one if not given.", show_default=False)
     ] = None,
     rule: ExportedRule = None,
+    onnx: Onnx = False,
 ) -> None:
     """Write a client's trained model as a folder that answers new samples, with Protea or without.
 
@@ -43,7 +46,7 @@ def export_model(
 
     refuse_taken(to)
     chosen = chosen_client(on_cpu(directory), client)
-    write_and_show(contents_of_run(directory, chosen, round, rule), to)
+    write_and_show(contents_of_run(directory, chosen, round, rule, onnx=onnx), to)
 
 
 def write_and_show(contents: Contents, to: Path) -> None:

@@ -35,7 +35,7 @@ Changes = Annotated[
     typer.Argument(metavar="[A.B=C]...", help="Changes, such as method.pull=1 seed=2.", show_default=False),
 ]
 Log = Annotated[
-    list[str] | None, typer.Option(help="Also log to tensorboard or mlflow.  Repeatable.", show_default=False)
+    list[str] | None, typer.Option(help="Also log to tensorboard, mlflow or wandb.  Repeatable.", show_default=False)
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write records as JSON lines to standard output.")]

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from protea.cli.audit import audit_site, refuse_unwritable, stated
-from protea.cli.export_model import ExportedRule, write_and_show
+from protea.cli.export_model import ExportedRule, Onnx, write_and_show
 from protea.cli.federation import say
 from protea.cli.predict import Out, Resize, SamplesPath, progress, refuse_out, show_predictions
 from protea.cli.site_files import CODE, SETTINGS, new_policy
@@ -62,6 +62,35 @@ def init(
 
 
 @app.command()
+def request(
+    name: Annotated[str, typer.Argument(help="The site's name in the federation.", show_default=False)],
+    directory: Directory = Path(),
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Ask to change to a new key, which takes effect with the new bundle.")
+    ] = False,
+) -> None:
+    """Make this site's own key, and write a request for the coordinator.  The private key never leaves."""
+    from protea.network.trust.keys import public_of_site
+    from protea.network.trust.requests import KEY, read_request, write_request
+    from protea.network.trust.signatures import fingerprint
+
+    own, given = directory / KEY, directory / "bundle" / KEY
+    if not rotate and given.exists():
+        raise ConfigError(
+            f"{directory} has a key that the coordinator made.  Change it to one of its own: "
+            f"protea site request {name} --rotate"
+        )
+    former = own if own.exists() else given if given.exists() else None
+    path, console = write_request(directory, name, former, rotate=rotate), Console()
+    say(console, f"Request: {path}.  It may be sent as it is: it has no secret.")
+    say(console, f"Its key, to be read to the coordinator: {fingerprint(read_request(path).key.encode())}")
+    if rotate and former is not None:
+        now = fingerprint(public_of_site(former.read_bytes()))
+        say(console, f"The key before, which holds until the new bundle is here: {now}")
+    say(console, f"There: protea federation invite DIRECTORY --request {path.name}")
+
+
+@app.command()
 def check(
     bundle: BundleFile = None,
     directory: Directory = Path(),
@@ -74,6 +103,7 @@ def check(
     from protea.cli.site_statement import print_statement, statement_document
     from protea.network.site.check import trial
     from protea.network.site.directory import Site
+    from protea.network.site.refusals import listed
     from protea.network.site.statement import make_statement
     from protea.report.document import document_page
 
@@ -88,7 +118,13 @@ def check(
     if html is not None:
         write_text(html, document_page(document))
         say(console, f"Written: {html}, a page to print and sign.")
-    say(console, "Ready.  Take part: protea site join" + ("" if directory == Path() else f" --dir {quoted(directory)}"))
+    join = "protea site join" + ("" if directory == Path() else f" --dir {quoted(directory)}")
+    if found.leaking:
+        say(
+            console, f"Not ready: {listed(found.leaking)} would leak; see the first warnings.  It works, though: {join}"
+        )
+    else:
+        say(console, f"Ready.  Take part: {join}")
 
 
 @app.command()
@@ -117,18 +153,21 @@ def export(
         typer.Option("--to", metavar="DIR", help="A new folder for the whole model; DIR.zip too.", show_default=False),
     ] = None,
     rule: ExportedRule = None,
+    onnx: Onnx = False,
 ) -> None:
     """Write this site's model, as it is after its last round: a folder that answers raw samples, or weights alone."""
     if (file is None) == (to is None):
         raise ConfigError(
             "Say where to: --to DIR for a folder that can be used, or FILE.safetensors for weights alone."
         )
+    if onnx and to is None:
+        raise ConfigError("--onnx is for a folder: give --to DIR.")
     if to is not None:
         from protea.network.site.export import contents_of_site
         from protea.runs.model_folder.folder import refuse_taken
 
         refuse_taken(to)
-        write_and_show(contents_of_site(directory, rule), to)
+        write_and_show(contents_of_site(directory, rule, onnx=onnx), to)
     if file is not None:
         export_weights(directory, file)
 
@@ -190,12 +229,14 @@ def put_in(directory: Path, bundle: Path) -> None:
     """Unpack a bundle while the directory's lock is held; put the state of a former task aside."""
     from protea.network import task as tasks
     from protea.network.trust.bundles import Bundle, open_bundle, read_bundle, read_invitation
+    from protea.network.trust.chain import CHAIN, leads
 
     there = directory / "bundle"
     if (there / "bundle.json").exists():
         new = read_bundle(bundle)
         old, other = Bundle(there), read_invitation(new["bundle.json"], str(bundle))
-        if old.coordinator != new["coordinator.pub"] or old.invitation.id != other.id:
+        known = leads(new.get(CHAIN, b"[]"), old.coordinator, new["coordinator.pub"])
+        if not known or old.invitation.id != other.id:
             raise ConfigError(
                 f"{directory} belongs to site {old.invitation.site} of another federation or another site, and has its "
                 f"state.  Use another directory for {bundle}: protea site init"

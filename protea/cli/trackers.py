@@ -1,4 +1,4 @@
-"""Trackers: programs that record a run's numbers.  TensorBoard and MLflow are built in, both with local files.
+"""Trackers: programs that record a run's numbers.  TensorBoard, MLflow and Weights & Biases keep them in local files.
 
 Their packages are imported only when asked for.  An own tracker is a class like these, named in ``--log``
 as ``package.module:name`` or by an entry point of the group ``protea.trackers``.
@@ -110,6 +110,40 @@ class MLflow(Tracker):
         if accuracy is not None:
             self.client.log_metric(self.run, "headline", accuracy, step=run.setup.rounds)
         self.client.set_terminated(self.run, "FINISHED" if run.ended else "FAILED")
+
+
+class WeightsAndBiases(Tracker):
+    """A tracker that writes an offline run to ``DIRECTORY/wandb``; ``wandb sync`` sends it, if that is wanted.
+
+    Nothing is sent by itself, but where the environment variable ``WANDB_MODE`` says ``online``.
+    """
+
+    package = "wandb"
+
+    def open(self, run: Run, directory: Path) -> None:
+        import wandb
+
+        # Neither the screen nor the machine and its user are of interest.
+        quiet = {"silent": True, "console": "off", "save_code": False, "disable_git": True}
+        quiet |= {"x_disable_meta": True, "x_disable_stats": True}
+        self.run: Any = wandb.init(
+            project="protea",
+            name=directory.name,
+            group=method_label(run.setup.method),
+            dir=str(directory.absolute()),
+            mode="online" if os.environ.get("WANDB_MODE") == "online" else "offline",
+            config=flat(to_table(run.experiment)),
+            settings=wandb.Settings(**quiet),
+            reinit="create_new",
+        )
+
+    def log(self, round: int, numbers: Mapping[str, float]) -> None:
+        self.run.log(dict(numbers), step=round)
+
+    def close(self, run: Run, accuracy: float | None) -> None:
+        if accuracy is not None:
+            self.run.summary["headline"] = accuracy
+        self.run.finish(exit_code=0 if run.ended else 1)
 
 
 def make_trackers(names: Sequence[str]) -> list[Observer]:

@@ -30,8 +30,9 @@ def watch(
 ) -> None:
     """Follow runs, sweeps and federations in a live page, served on this machine, read-only."""
     # Imported here: reading runs takes numpy and more.
+    from protea.core.addresses import is_loopback
     from protea.watch.collection import Collection
-    from protea.watch.server import LiveServer, is_loopback
+    from protea.watch.server import LiveServer
 
     console, errors = Console(), Console(stderr=True)
     places = folders or [Path("runs")]

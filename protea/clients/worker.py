@@ -173,8 +173,10 @@ class Worker:
         """Return what a client adds to a secure sum: its upload, and what else it would tell in the clear."""
         assert self.secure is not None
         told = client.losses and (privacy is None or not privacy.formal)
-        loss = sum(client.losses) / len(client.losses) if told else 0.0
-        return self.secure.sums_of(self.method.up, up, self.method.needs.sums, len(client.train), loss)
+        said = {"loss": sum(client.losses) / len(client.losses)} if told else {}
+        beside = self.plan.release.reply(Reply(client.id, client.round, samples=len(client.train), metrics=said))
+        loss = beside.metrics.get("loss", 0.0)
+        return self.secure.sums_of(self.method.up, up, self.method.needs.sums, beside.samples, loss)
 
     def forget(self, id: int) -> None:
         """Forget a client; it is built again when it is next needed."""

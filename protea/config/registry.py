@@ -68,6 +68,9 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "npz": "protea.data.sources.npz:Npz",
         "folder": "protea.data.sources.folder:Folder",
         "csv": "protea.data.sources.csv_table:Csv",
+        "pfllib": "protea.data.sources.pfllib:PFLlib",
+        "datasets": "protea.data.sources.hugging_face:HuggingFace",
+        "flwr-datasets": "protea.data.sources.flower_datasets:FlowerDatasets",
         "banking77": "protea.data.sources.public_texts:Banking77",
         "clinc150": "protea.data.sources.public_texts:Clinc150",
         "trec": "protea.data.sources.public_texts:Trec",
@@ -98,6 +101,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     "trackers": {
         "tensorboard": "protea.cli.trackers:TensorBoard",
         "mlflow": "protea.cli.trackers:MLflow",
+        "wandb": "protea.cli.trackers:WeightsAndBiases",
     },
     "partitions": {
         "iid": "protea.data.partition.schemes:Iid",
@@ -106,6 +110,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "shards": "protea.data.partition.schemes:Shards",
         "quantity": "protea.data.partition.schemes:Quantity",
         "by-key": "protea.data.partition.schemes:ByKey",
+        "source": "protea.data.partition.schemes:OfSource",
         "file": "protea.data.partition.file:PartitionFile",
     },
     "architectures": {
@@ -130,6 +135,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "resnet152": "protea.models.resnet:resnet152",
         "mlp": "protea.models.mlp:mlp",
         "mlp5": "protea.models.mlp:mlp5",
+        "random_features": "protea.models.mlp:random_features",
         "googlenet": "protea.models.vision:googlenet",
         "mobilenet_v2": "protea.models.vision:mobilenet_v2",
         "shufflenet_v2_x1_0": "protea.models.vision:shufflenet_v2_x1_0",

@@ -199,6 +199,7 @@ class Limits:
 
     upload: Size = "256MB"
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e6  # of a prototype, or any other vector, not of counts
+    samples: PositiveInt = 1_000_000_000  # of a class, or in all, that a client may claim: means may be weighed by them
     bound: bool = True  # class vectors out of proportion to the others' are pulled in: the filter bound, unless named
     quarantine: NonNegativeInt = 3  # refusals in a row, after which a client is not asked any more; 0 for never
 

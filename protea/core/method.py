@@ -71,6 +71,7 @@ class Method(Generic[Down, Up]):
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name -> fields that differ from the default
     family: ClassVar[str] = "-"  # by what is shared: "class vectors", "weights", ..., for lists
     exchanges: ClassVar[str] = "-"  # in plain words, for lists
+    public_map: ClassVar[bool] = False  # class vectors are means by a map that all have: no model is needed to try them
 
     @property
     def reveals(self) -> frozenset[Reveals] | None:

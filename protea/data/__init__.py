@@ -7,12 +7,13 @@ from protea.data.dataset import Dataset
 from protea.data.federate import federate
 from protea.data.federated import Federated
 from protea.data.partition.file import PartitionFile, load_partition
-from protea.data.partition.schemes import ByKey, Dirichlet, Iid, Partition, Pathological, Quantity, Shards
+from protea.data.partition.schemes import ByKey, Dirichlet, Iid, OfSource, Partition, Pathological, Quantity, Shards
 from protea.data.partition.split import Share
 from protea.data.sources.arrays import Arrays
 from protea.data.sources.csv_table import Csv
 from protea.data.sources.folder import Folder
 from protea.data.sources.npz import Npz
+from protea.data.sources.pfllib import PFLlib
 from protea.data.texts import Texts
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "Folder",
     "Iid",
     "Npz",
+    "OfSource",
+    "PFLlib",
     "Partition",
     "PartitionFile",
     "Pathological",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from protea.config.registry import name_of
 from protea.config.sections import Split
-from protea.core.errors import ConfigError
+from protea.core.errors import ConfigError, DataError
 from protea.core.rng import Streams
 from protea.data.dataset import Dataset
 from protea.data.federated import Federated
 from protea.data.gaps import fill_gaps
 from protea.data.partition.file import PartitionFile
-from protea.data.partition.schemes import Partition
+from protea.data.partition.schemes import OfSource, Partition
 from protea.data.partition.split import Share, split_positions
 
 PooledParts = Literal["train", "all"]
@@ -69,8 +69,9 @@ def federate(
     labels = dataset.y[rows].numpy()
     keys = None if dataset.keys is None else dataset.keys[rows].numpy()
     parts = partition(labels, clients, seed, keys)
+    split_one = split_as_given if isinstance(partition, OfSource) else split_share
     shares = tuple(
-        split_share(rows[torch.from_numpy(part)], dataset, settings, streams.at("client", client).numpy("split"))
+        split_one(rows[torch.from_numpy(part)], dataset, settings, streams.at("client", client).numpy("split"))
         for client, part in enumerate(parts)
     )
     test = torch.arange(len(dataset) - held_back, len(dataset))
@@ -97,6 +98,17 @@ def split_share(rows: Tensor, dataset: Dataset, settings: Split, random: np.rand
     return Share(
         *(rows[torch.from_numpy(part)] for part in split_positions(dataset.y[rows].numpy(), settings, random, keys))
     )
+
+
+def split_as_given(rows: Tensor, dataset: Dataset, settings: Split, random: np.random.Generator) -> Share:
+    """Split the rows of one client: test rows are those that the source says; validation rows are of the others."""
+    if dataset.judged is None:
+        return split_share(rows, dataset, settings, random)
+    judged = dataset.judged[rows]
+    if judged.all():
+        raise DataError("partition: the source gives a client samples to test on, and none to train on.")
+    share = split_share(rows[~judged], dataset, replace(settings, test=0.0), random)
+    return replace(share, test=rows[judged])
 
 
 def refuse_shared_keys(data: Federated) -> None:

@@ -50,6 +50,11 @@ def read_image(path: Path, size: int | None, mode: Mode) -> np.ndarray[Any, np.d
             image = opened.convert(mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"{path} cannot be read as an image: {error}.  Remove it, or get it again.") from error
+    return image_bytes(image, size)
+
+
+def image_bytes(image: Image.Image, size: int | None) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return a grey or coloured image as bytes (height, width, channels), scaled to a square if ``size`` is given."""
     if size is not None:
         image = image.resize((size, size), Image.Resampling.BILINEAR)
     array = np.asarray(image)

@@ -21,11 +21,21 @@ from protea.core.prototypes import Prototypes
 from protea.core.samples import Samples
 from protea.core.server import Server
 from protea.evaluation.blend import EVIDENCE, Blend
-from protea.evaluation.counts import Counts, Totals, answered_right, packed_bits, probabilities, unpacked_bits
+from protea.evaluation.counts import (
+    MOST,
+    Counts,
+    Totals,
+    answered_right,
+    mistaken,
+    packed_bits,
+    probabilities,
+    unpacked_bits,
+)
 from protea.evaluation.metrics import Metric, measured
 from protea.evaluation.rules import NAMES, Answer, Rule, all_names, answering, of_client, of_server
 
 SHOWN = 300  # samples of a client whose features are in a snapshot
+FEW_CLASSES = 30  # with more, nobody could look at which class is taken for which, and records would be long
 FEATURES = "features of the model"  # beside the rules, and no name that a rule can have
 
 
@@ -74,6 +84,7 @@ class Examination(Payload):
     right: Tensor | None = None  # packed bits: which test samples the method's own rule answers right; never of a site
     totals: Mapping[str, Totals] = field(default_factory=dict)  # by part, of a client that tells them and no tallies
     gain: Tensor | None = None  # accuracy on test samples minus that of training alone; of a site that tells it
+    mistakes: Tensor | None = None  # (classes, classes) which class was taken for which, as ``right``; of few classes
 
     def of(self, part: str, names: Sequence[str] = NAMES) -> dict[str, Counts | Totals]:
         """The counts of each rule by its name; nothing for a part without samples."""
@@ -121,6 +132,8 @@ class Examination(Payload):
             raise PayloadError("a gain over training alone arrived that is no difference of two accuracies.")
         if self.right is not None:
             self._check_right(self.right, single)
+        if self.mistakes is not None:
+            self._check_mistakes(self.mistakes, single)
 
     def _check_right(self, right: Tensor, wanted: bool) -> None:
         """Refuse answers to single samples where nobody may know them, or that are not those of the counts."""
@@ -134,6 +147,18 @@ class Examination(Payload):
         bits = unpacked_bits(right)
         if bits[len(own) :].any() or int(bits.sum()) != int(own.hits.sum()):
             raise PayloadError("which samples were answered right does not fit how many were.")
+
+    def _check_mistakes(self, mistakes: Tensor, wanted: bool) -> None:
+        """Refuse mistakes where nobody may know them, or that are not those of the counts."""
+        if not wanted or "test" not in self.tallies:
+            raise PayloadError("which class was taken for which arrived; a site does not tell that.")
+        own = self.tallies["test"][0]
+        if mistakes.shape != (len(own.samples), len(own.samples)) or mistakes.dtype != torch.int64:
+            raise PayloadError(f"{tuple(mistakes.shape)} mistakes of {mistakes.dtype} arrived, not one for each pair.")
+        if (mistakes < 0).any() or (mistakes > MOST).any() or mistakes.diagonal().any():
+            raise PayloadError("mistakes arrived that are below zero, too many, or none.")
+        if (mistakes.sum(1) > own.samples - own.hits).any() or (mistakes.sum(0) != own.answers - own.hits).any():
+            raise PayloadError("which class was taken for which does not fit how many answers were wrong.")
 
 
 @torch.no_grad()
@@ -151,7 +176,7 @@ def examine(
 
     With ``local``, also by the prototypes of its own training samples; how these and the test samples lie to each
     other is told too.  The rule ``answer`` counts as the method's own.  With ``single``, also which test samples that
-    rule answers right.
+    rule answers right, and which class it takes for which.
     """
     client.set_evaluation()
     seen = client.cached_features() if local or client.fits_one_batch else {}
@@ -161,7 +186,7 @@ def examine(
     names = [all_names(rules)[place] for place in present]
     tallies: dict[str, Counts] = {}
     numbers: dict[str, Tensor] = {}
-    space, right = None, None
+    space, right, mistakes = None, None, None
     parts = {part: data for part, data in client.parts.items() if part != "train"}
     answered = {
         part: answers(client, data, {**ways, FEATURES: client.model.features}, seen.get(part))
@@ -180,9 +205,10 @@ def examine(
             numbers[part] = measured(metrics, said["method"], data.y, where)
         if part == "test" and single:
             right = packed_bits(answered_right(said["method"].cpu(), data.y.cpu())[0])
+            mistakes = mistaken(said["method"].cpu(), data.y.cpu()) if client.classes <= FEW_CLASSES else None
         if part == "test" and prototypes is not None:
             space = around(prototypes, features, data.y)
-    return Examination(torch.tensor(present), tallies, space, numbers, right)
+    return Examination(torch.tensor(present), tallies, space, numbers, right, mistakes=mistakes)
 
 
 def around(prototypes: Prototypes, features: Tensor, labels: Tensor) -> FeatureSpace | None:

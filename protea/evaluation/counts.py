@@ -155,6 +155,19 @@ def answered_right(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return (scores.argmax(-1) == labels) & given, given
 
 
+def mistaken(scores: Tensor, labels: Tensor) -> Tensor:
+    """How often each class (row) was taken for each other one (column), int64 ``(classes, classes)``.
+
+    >>> mistaken(torch.tensor([[2.0, 1.0], [2.0, 1.0], [1.0, 2.0]]), torch.tensor([0, 1, 1]))
+    tensor([[0, 0],
+            [1, 0]])
+    """
+    right, given = answered_right(scores, labels)
+    wrong, classes = given & ~right, scores.shape[-1]
+    pairs = labels[wrong] * classes + scores[wrong].argmax(-1)
+    return pairs.bincount(minlength=classes * classes).view(classes, classes)
+
+
 def packed_bits(bits: Tensor) -> Tensor:
     """Pack truth values ``(samples,)`` into bytes of eight, the first in the highest bit; the last is filled with 0."""
     padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -len(bits) % 8)).view(-1, 8)

@@ -93,6 +93,14 @@ class Judged:
             "answers": everything.answers.tolist(),
         }
 
+    def mistakes(self) -> list[list[int]]:
+        """Which class was taken for which, and how often, over all clients; nothing where they do not tell that."""
+        told = [each.mistakes for each in self.examined.values() if each.mistakes is not None]
+        if not told or len(told) < sum("test" in each.tallies for each in self.examined.values()):
+            return []
+        everything = torch.stack(told).sum(0)
+        return [[*pair, int(everything[tuple(pair)])] for pair in everything.nonzero().tolist()]
+
     def geometry(self) -> Geometry | None:
         """Where the global prototypes lie, and those of the clients; None where there are neither."""
         spaces = [each.space for each in self.examined.values() if each.space is not None]

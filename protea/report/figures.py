@@ -151,11 +151,17 @@ def clients(figure: Figure, run: Plain) -> bool:
     """Draw the accuracy of each client over rounds, own rule, test samples."""
     axes, rows = figure.add_subplot(), run["details"]["accuracies"]["test"]["method"]
     for index, values in enumerate(rows):
-        axes.plot(run["rounds"], percent(values), label=f"client {index}", **look(index))
+        axes.plot(run["rounds"], percent(values), label=name_of(run, index), **look(index))
     axes.set(xlabel="round", ylabel="accuracy (%)")
     if rows:
         keys(axes)
     return bool(rows and run["rounds"])
+
+
+def name_of(run: Plain, index: int) -> str:
+    """Name a client: by its site, or by its number."""
+    clients = run["details"]["clients"]
+    return str((index < len(clients) and clients[index].get("site")) or f"client {index}")
 
 
 def distribution(figure: Figure, run: Plain) -> bool:

@@ -127,9 +127,7 @@ def snapshot(run: RunReader, *, first: bool = False) -> Named | None:
 
 def distances_while_aligned(figure: Figure, drawn: Drawn) -> bool:
     """Draw the distances of all pairs of global prototypes while an alignment of the first snapshot's means goes on."""
-    import torch  # which nothing else here needs
-
-    from protea.core import geometry
+    from protea.runs.alignment import alignment_path  # by torch, which nothing else here needs
 
     axes = figure.add_subplot()
     for index, (label, _, runs) in enumerate(drawn.groups):
@@ -137,10 +135,7 @@ def distances_while_aligned(figure: Figure, drawn: Drawn) -> bool:
         vectors = None if named is None else class_means(prototypes_of_clients(named))
         if vectors is None or len(vectors) < 2:
             continue
-        rows = torch.from_numpy(vectors)
-        paths = [geometry.align(rows, steps=steps).vectors.numpy() for steps in CURVE if steps]
-        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        lows, means, highs = zip(*map(spread_of_pairs, [unit, *paths]), strict=True)
+        lows, means, highs = zip(*map(spread_of_pairs, alignment_path(vectors, CURVE)), strict=True)
         axes.plot(CURVE, means, label=label, marker="o", markersize=2.5, **look(index))
         axes.fill_between(CURVE, lows, highs, color=look(index)["color"], alpha=0.15, linewidth=0)
     if not axes.lines:

@@ -90,11 +90,12 @@ def remarks(
     runs: Sequence[RunReader], found: Sequence[dict[str, Any]], comparison: Mapping[str, Any] | None
 ) -> list[str]:
     """Sentences that explain numbers at which a reader may wonder: each once, in the words of the first run."""
-    told = []
+    whose: dict[str, list[str]] = {}  # by sentence: what holds for several methods is said once
     for group in found:
         ended = [runs[index] for index in group["runs"] if runs[index].summary is not None]
-        name = f"{group['label']}: " if len(found) > 1 else ""
-        told += [f"{name}{text}" for run in ended[:1] for text in surprises(run)]
+        for text in (text for run in ended[:1] for text in surprises(run)):
+            whose.setdefault(text, []).append(group["label"])
+    told = [text if len(names) == len(found) else f"{', '.join(names)}: {text}" for text, names in whose.items()]
     for each in (comparison or {}).get("gains", []):
         over = each.get("over")
         if over is not None and over["high"] < 0:

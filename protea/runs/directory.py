@@ -152,7 +152,7 @@ class RunDirectory:
         with self.metrics_path.open(encoding="utf-8") as file:
             for line in file:
                 if line.endswith("\n"):  # else another process is still writing it
-                    yield json.loads(line)
+                    yield read_line(line)
 
     def cut(self, size: int, round: int) -> None:
         """Cut off what came after a checkpoint: all but the first ``size`` bytes of the metrics, and later snapshots.
@@ -196,3 +196,12 @@ class RunDirectory:
             raise CheckpointError(
                 f"{file} cannot be read: {error}.  Delete it; protea resume {quoted(self.path)} makes it again."
             ) from error
+
+
+def read_line(line: str) -> dict[str, Any]:
+    """Read a line of JSON; :class:`ValueError` for anything else."""
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except RecursionError:
+        raise ValueError("a line is nested too deep") from None
+    return found

@@ -35,7 +35,7 @@ class RunReader:
             data, rounds = read_metrics(run.metrics(), clients)
             config = tomllib.loads((run.path / "config.toml").read_text(encoding="utf-8"))
             summary = run.summary()
-        except (OSError, ValueError, KeyError, IndexError) as error:
+        except (OSError, ValueError, KeyError, IndexError, RecursionError) as error:
             raise ConfigError(f"{path} cannot be read as a run: {error!r}.") from error
         return cls(run.path, config, data, rounds, summary)
 

@@ -16,6 +16,7 @@ from protea.federation.record import Record
 from protea.runs.answers import RunAnswers
 from protea.runs.gain import Gain, gain
 from protea.runs.reader import names_in, split_mark
+from protea.runs.steps import rounds_and_steps
 from protea.runs.tables import html_table
 
 
@@ -51,6 +52,12 @@ class Result:
         return list(self.summary["made"]["rounds"])
 
     @property
+    def steps(self) -> int | None:
+        """SGD steps that a client has made on its own samples, mean over clients; None where nobody knows."""
+        found = self.summary.get("steps")
+        return None if found is None else int(found)
+
+    @property
     def by_rule(self) -> dict[str, Score]:
         """All measures on the clients' own test samples, by rule, in the reported rounds."""
         return {rule: Score(**score) for rule, score in self.summary["test"].items()}
@@ -74,12 +81,13 @@ class Result:
     def __repr__(self) -> str:
         """Show the headline in three lines."""
         protocol, sent = self.summary["made"]["protocol"], self.summary["bytes_up"] + self.summary["bytes_down"]
+        trained = "" if self.steps is None else f"{self.steps:,} steps a client, "
         count = len(self.warnings)
         doubts = f", {count} warning{'s' if count > 1 else ''}" if count else ""
         return (
             f"Result of {self.method}: accuracy {percent(self.accuracy)} % ({PROTOCOLS.get(protocol, protocol)})\n"
             f"  {len(self.records)} rounds, commonest class {percent(self.summary['majority'])} %, "
-            f"{format_bytes(sent)} sent{doubts}\n"
+            f"{trained}{format_bytes(sent)} sent{doubts}\n"
             f"  records in {self.directory or 'memory'}"
         )
 
@@ -89,6 +97,7 @@ class Result:
             ("method", self.method),
             ("accuracy", f"{percent(self.accuracy)} %, {PROTOCOLS[self.summary['made']['protocol']]}"),
             *((f"by {RULES.get(rule, rule)}", f"{percent(score.weighted)} %") for rule, score in self.by_rule.items()),
+            ("trained", rounds_and_steps(len(self.records), self.steps)),
             ("commonest class", f"{percent(self.summary['majority'])} %"),
             ("sent", f"{format_bytes(self.summary['bytes_up'])} up, {format_bytes(self.summary['bytes_down'])} down"),
         ]

@@ -267,7 +267,7 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
             refuse_unread(federated.dataset, model.view)
             if experiment.training.dp is not None:
                 refuse_shared_statistics([model], model.name)
-            refuse_budget(experiment, model)
+            refuse_budget(experiment, model, federated)
         if experiment.models.server is not None:
             refuse_unread(federated.dataset, factory.make("server").view)
     if factory.first_weights is not None:
@@ -275,16 +275,18 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
     return factory
 
 
-def refuse_budget(experiment: Experiment, model: SplitModel) -> None:
+def refuse_budget(experiment: Experiment, model: SplitModel, data: Federated) -> None:
     """Raise :class:`PrivacyError` for a privacy budget with a model for which no guarantee can hold."""
     noise, private = noise_filter(experiment.filters), experiment.training.dp
-    why = why_not(method_of(experiment), model, experiment.filters, private is not None) or unguarded(experiment)
+    why = why_not(method_of(experiment), model, experiment.filters, private is not None)
+    why = why or unguarded(experiment, data)
     refuse_idle_budget(noise, private, why, model.name)
 
 
-def unguarded(experiment: Experiment) -> str:
+def unguarded(experiment: Experiment, data: Federated) -> str:
     """Return why records of an experiment are not prepared one by one; an empty string where they are."""
-    return TOGETHER if getattr(experiment.data.source, "mixes_records", False) else ""
+    mixed = getattr(experiment.data.source, "mixes_records", False) or data.dataset.mixed or data.fills is not None
+    return TOGETHER if mixed else ""
 
 
 def refuse_without_encoder(name: str) -> None:
@@ -324,7 +326,7 @@ def worker_plan(experiment: Experiment, factory: ClientFactory) -> WorkerPlan:
         answer=evaluation.answer,
         single_answers=True,
         filters=experiment.filters,
-        unguarded=unguarded(experiment),
+        unguarded=unguarded(experiment, factory.data),
         careful=experiment.failures == "skip",
         memory=None if settings.memory is None else in_bytes(settings.memory),
     )

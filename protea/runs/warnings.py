@@ -11,6 +11,7 @@ from protea.evaluation.protocols import accuracy_on_test, accuracy_on_validation
 from protea.federation.record import Record
 
 NEAR = 0.01  # differences in accuracy up to this count as none
+ONE_ANSWER = 0.9  # of public samples with the same answer of the teacher, from which on it has collapsed
 COLLAPSED = 0.01  # distance between global prototypes, as a share of the spread within a class
 MATTERS = 0.005  # differences in accuracy from which on it matters which round is reported
 
@@ -29,6 +30,7 @@ def warnings(records: Sequence[Record], majority: float | None, names: Sequence[
         "never answered": nobody_answers(last, names),
         "collapsed": collapsed(last),
         "out of proportion": out_of_proportion(records),
+        "one answer": one_answer(last),
         **{f"server {name}": doubt for name, doubt in not_falling(records).items()},
     }
     return {kind: warning for kind, warning in found.items() if warning is not None}
@@ -130,10 +132,22 @@ def out_of_proportion(records: Sequence[Record]) -> str | None:
     often = sorted(client for client, times in odd.items() if times > 1 and 2 * times >= rounds[client])
     if not often:
         return None
-    shown = ", ".join(f"{client} ({odd[client]} of {rounds[client]} rounds)" for client in often[:5])
+    shown = ", client ".join(f"{client} ({odd[client]} of {rounds[client]} rounds)" for client in often[:5])
     return (
         f"Class vectors were out of proportion to those of the others, and were changed by limits.bound or a filter, "
         f"of client {shown}{' and others' if len(often) > 5 else ''}.  Look at what it sends: docs/robustness.md."
+    )
+
+
+def one_answer(last: Record) -> str | None:
+    """Warn of a teacher of public samples that gives nearly all of them the same answer."""
+    share = last.values.get("teacher_commonest")
+    if share is None or share < ONE_ANSWER:
+        return None
+    return (
+        f"What the clients tell the server of public samples is one class for {share:.0%} of them: the server learns "
+        f"that answer, and clients study it.  Average probabilities (method.teacher=probabilities, where there is "
+        f"such a field), train longer before the first upload, or give clients more samples."
     )
 
 

@@ -18,16 +18,15 @@ import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from protea.core.addresses import OWN_NAMES, asked_as, is_loopback
 from protea.core.errors import ConfigError
 from protea.watch.collection import Collection
 from protea.watch.live import LiveContent
 from protea.watch.page import live_page
 
-NAMES = ("localhost", "127.0.0.1", "[::1]")  # of this machine, for itself
 LISTENERS = 32  # pages open at once
 BEAT = 15.0  # seconds after which a silent stream says that it is still there
 MOST = 1000  # runs that one page may choose
@@ -99,8 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return True
             self._refuse(HTTPStatus.FORBIDDEN, "The address lacks its token: take the one that protea watch printed.")
             return False
-        name = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        if name in NAMES:
+        if asked_as(self.headers.get("Host")) in OWN_NAMES:
             return True
         self._refuse(HTTPStatus.FORBIDDEN, "This page is for this machine: open it as http://localhost.")
         return False
@@ -158,11 +156,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Write no log: who looks at a page is nobody's business."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,58 @@ def test_mlflow_has_settings_and_every_number(folder: Path, typed: Command):
     assert good.data.metrics["headline"] == json.loads((folder / "runs/good/summary.json").read_text())["accuracy"]
 
 
+def kept_by_wandb(path: Path) -> list[Any]:
+    """The records of the one offline run in a folder: a log in blocks of 32 KiB, whose entries may be in parts."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (file,) = path.glob("wandb/offline-run-*/run-*.wandb")
+    content, at, part, found = file.read_bytes(), 7, b"", []
+    assert content.startswith(b":W&B")
+    while at + 7 <= len(content):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, at)
+        part += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            found.append(Record.FromString(part))
+            part = b""
+    return found
+
+
+def test_weights_and_biases_has_settings_and_every_number_in_a_file_of_the_run(
+    folder: Path, typed: Command, monkeypatch: pytest.MonkeyPatch
+):
+    """Nobody is asked for anything: there is no key, and the program is told to be offline."""
+    extra("wandb")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # where nobody is, should it ask all the same
+    assert run(typed, "--log", "wandb", "--out", "here") == 0
+    with pytest.raises(RuntimeError):
+        run(typed, "--log", "wandb", "--out", "bad", "method=test_trackers:Broken")
+    records = kept_by_wandb(folder / "here")
+    found: dict[str, list[tuple[int, float]]] = {}
+    for record in records:
+        items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+        for name, value in items.items():
+            found.setdefault(name, []).append((items["_step"], value))
+    lines = rounds(folder / "here")
+    assert found["test/head/weighted"] == [(n, lines[n - 1]["test"]["head"]["weighted"]) for n in (2, 3)]
+    assert found["bytes_up"] == [(line["round"], line["bytes_up"]) for line in lines] and "round" not in found
+    settings = {
+        "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+        for record in records
+        for item in record.run.config.update
+    }
+    assert settings["data.samples"] == 300 and settings["method.name"] == "fedproto"
+    summaries = {item.key: item.value_json for record in records for item in record.summary.update}
+    accuracy = json.loads((folder / "here" / "summary.json").read_text())["accuracy"]
+    assert json.loads(summaries["headline"]) == accuracy
+    assert [record.exit.exit_code for record in records if record.HasField("exit")] == [0]
+    assert [record.exit.exit_code for record in kept_by_wandb(folder / "bad") if record.HasField("exit")] == [1]
+
+
 def test_a_tracker_that_there_is_not_is_refused_before_any_work(
     folder: Path, monkeypatch: pytest.MonkeyPatch, typed: Command
 ):
@@ -119,6 +172,7 @@ def test_a_tracker_that_there_is_not_is_refused_before_any_work(
 
 
 def test_nothing_is_imported_that_was_not_asked_for(tmp_path: Path):
-    code = "import sys, protea.cli.app; print([n for n in ('tensorboard', 'mlflow', 'optuna') if n in sys.modules])"
+    names = ("tensorboard", "mlflow", "wandb", "optuna")
+    code = f"import sys, protea.cli.app; print([name for name in {names} if name in sys.modules])"
     (tmp_path / "look.py").write_text(code)
     assert warm.script(tmp_path / "look.py", tmp_path, tmp_path) == warm.Ended(0, "[]\n", "")

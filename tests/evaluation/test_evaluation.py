@@ -22,7 +22,7 @@ from protea.core.samples import Samples
 from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
 from protea.evaluation.client_side import Examination, FeatureSpace, around
-from protea.evaluation.counts import Counts, answered_right, packed_bits, probabilities, unpacked_bits
+from protea.evaluation.counts import Counts, answered_right, mistaken, packed_bits, probabilities, unpacked_bits
 from protea.evaluation.protocols import headline, report
 from protea.evaluation.scores import Score, Shared
 from protea.evaluation.server_side import Judged, Together
@@ -300,6 +300,35 @@ def test_which_samples_were_answered_right_is_told_where_it_may_be_known():
             replace(honest, right=wrong).check(3, 1, single=True)
     with pytest.raises(PayloadError, match="without any test samples"):
         Examination(own[:0], {}, right=packed_bits(right)).check(3, 1, single=True)
+
+
+def test_which_class_was_taken_for_which_is_told_where_it_may_be_known():
+    """Answers 0, 1, 1 of three samples of the classes 0, 0, 2, and none of a fourth."""
+    given = torch.tensor([[9.0, 0, 0], [0, 9, 0], [0, 9, 0], [-torch.inf] * 3])
+    labels = torch.tensor([0, 0, 2, 2])
+    mistakes = mistaken(given, labels)
+    assert mistakes.tolist() == [[0, 1, 0], [0, 0, 0], [0, 1, 0]]
+    tally = Counts.of(given.unsqueeze(0), labels)
+    told = Examination(torch.tensor([0]), {"test": tally}, mistakes=mistakes)
+    told.check(3, 1, single=True)
+    with pytest.raises(PayloadError, match="a site does not tell that"):
+        told.check(3, 1)
+    for wrong, why in (
+        (mistakes.t().contiguous(), "does not fit how many answers were wrong"),
+        (2 * mistakes, "does not fit how many answers were wrong"),
+        (mistakes + torch.eye(3, dtype=torch.int64), "below zero, too many, or none"),
+        (-mistakes, "below zero"),
+        (mistakes.float(), "mistakes of torch.float32"),
+        (mistakes[:2], r"\(2, 3\) mistakes"),
+    ):
+        with pytest.raises(PayloadError, match=why):
+            replace(told, mistakes=wrong).check(3, 1, single=True)
+    judged = Judged(3, 1, single=True)
+    judged.take(0, told)
+    judged.take(1, told)
+    assert judged.mistakes() == [[0, 1, 2], [2, 1, 2]]
+    judged.take(2, replace(told, mistakes=None))  # somebody does not tell it
+    assert judged.mistakes() == []
 
 
 def test_records_of_simulations_tell_which_samples_were_answered_right():

@@ -70,7 +70,28 @@ def parameters(found: dict[str, Method[Any, Any]], *, variants: bool = False) ->
     )
 
 
+# Methods that differ in what they send and keep, for what is said of a wrapper around any method.
+WRAPPED = ("consensus", "fedproto", "fedtgp", "fedloo", "fedpcl", "fedpkd", "fedgen", "fedmrl", "fedplvm", "fedavg")
+
+
+def wrapped(found: dict[str, Method[Any, Any]]) -> pytest.MarkDecorator:
+    """Parametrize a test of a wrapper by some of these methods, and by all of them by night."""
+    by_night = [pytest.mark.nightly]
+    return pytest.mark.parametrize(
+        "method",
+        [
+            pytest.param(
+                method,
+                id=name,
+                marks=[pytest.mark.xdist_group(name.partition("@")[0]), *([] if name in WRAPPED else by_night)],
+            )
+            for name, method in found.items()
+        ],
+    )
+
+
 FULL = methods()
 METHODS = {name: light(method) for name, method in FULL.items()}
 PLAIN = {name: method for name, method in METHODS.items() if "@" not in name}
 every_method = parameters(METHODS)
+every_wrapped_method = wrapped(METHODS)

@@ -11,9 +11,12 @@ from typing import NoReturn
 import pytest
 
 PACKAGES = {  # that an extra brings, by which we see that it is installed
+    "datasets": ("datasets",),
     "docs": ("sphinx", "furo", "myst_parser"),
     "flower": ("flwr",),
+    "flwr-datasets": ("flwr_datasets",),
     "mlflow": ("mlflow",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),
     "plots": ("matplotlib",),
@@ -22,6 +25,7 @@ PACKAGES = {  # that an extra brings, by which we see that it is installed
     "search": ("optuna",),
     "tensorboard": ("tensorboard",),
     "text": ("transformers", "peft"),
+    "wandb": ("wandb",),
     "vision": ("torchvision", "timm"),
 }
 

@@ -99,7 +99,7 @@ def test_what_is_killed_amid_a_round_leaves_no_trace_in_the_end(kill: Any, tmp_p
 
 def test_a_site_that_is_gone_is_waited_for_until_the_deadline_and_goes_on_where_it_was(tmp_path: Path) -> None:
     """The round goes on without it: here the end cannot be what it would have been."""
-    base, sites = federation(tmp_path, quorum=2, deadline=30.0)
+    base, sites = federation(tmp_path, quorum=2, deadline=30.0, late=0.0)
     with parties(tmp_path, cold=True) as all_of:
         server, joined = start(all_of, base, sites)
         amid_round_two(sites[0])

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from answered import answered_run
 from browsing import all_of, choose, chromium
 from typer.testing import CliRunner
@@ -132,6 +133,7 @@ def test_the_course_of_a_run_is_that_of_its_records(first: Result, one: dict[str
             assert run["scores"][part][rule]["weighted"] == pytest.approx(expected, rel=1e-4)
     assert run["bytes"] == [record.bytes_up + record.bytes_down for record in first.records]
     assert run["majority"] == first.summary["majority"]
+    assert run["steps"] == first.summary["steps"] == first.steps
     client = first.records[1].clients[2]
     drawn = run["details"]["accuracies"]["test"]["head"][2][1]
     assert drawn == pytest.approx(client.accuracy_by("head"), rel=1e-4)
@@ -723,7 +725,7 @@ def test_several_runs_are_compared_with_mean_and_interval(
     assert f"{mean:.1f} ± {margin:.1f} %\naccuracy of fedproto, 2 seeds" in cards and len(cards) == 3
     assert "± is the 95 % interval" in page.find_element("id", "section-headline").text
     rows = [[cell.text for cell in row.find_elements("css selector", "th, td")] for row in all_of(page, "#compared tr")]
-    assert rows[0] == ["method", "seeds", "mean", "sd", "± 95 %", "to local", "majority", "sent"]  # one pair
+    assert rows[0] == ["method", "seeds", "mean", "sd", "± 95 %", "to local", "majority", "steps", "sent"]  # one pair
     assert {row[0]: row[1:3] for row in rows[1:]}["fedproto"] == ["2", f"{mean:.2f}"]
     means = [float(row[2]) for row in rows[1:]]
     assert means == sorted(means, reverse=True)
@@ -883,12 +885,43 @@ def test_what_is_answered_for_what_has_recall_and_precision(opened: Open, first:
     assert [int(row[3]) for row in table[1:]] == counted["hits"]
 
 
+def test_the_confusion_matrix_is_that_of_all_clients(opened: Open, first: Result, one: dict[str, Any]) -> None:
+    """Counted anew: each client's own matrix by its model after the last round."""
+    run = protea.load(first.directory)
+    expected = torch.stack([run.client(number).confusion() for number in range(len(first.records[-1].clients))]).sum(0)
+    page = opened(one)
+    assert [[int(cell) for cell in row[2:]] for row in numbers(page, "confusion")[1:]] == expected.tolist()
+    wrong = expected - torch.diag(expected.diagonal())
+    assert f", {int(wrong.max())} time" in page.find_element("css selector", "#confusion .note").text
+    assert len(all_of(page, "#confusion .cells rect")) == 100
+
+
+def test_the_teacher_and_the_server_are_drawn_over_rounds(opened: Open, one: dict[str, Any]) -> None:
+    run = {**one["runs"][0]}
+    page = opened({**one, "runs": [run]})
+    assert not all_of(page, "#together")  # there is neither
+    found = {
+        "teacher": [0.2, 0.3, 0.4],
+        "server": [0.1, None, 0.35],
+        "ensemble": [None, None, 0.5],
+        "client": [None] * 3,
+    }
+    table = numbers(opened({**one, "runs": [{**run, "together": found}]}), "together")
+    assert table[0] == [
+        "round",
+        "server's model, shared test set",
+        "teacher, public samples",
+        "ensemble, shared test set",
+    ]
+    assert [row[2] for row in table[1:]] == ["20.0", "30.0", "40.0"]
+
+
 def test_one_seed_has_no_columns_of_dashes_and_says_what_to_run(
     opened: Open, first: Result, beside: Result, one: dict[str, Any]
 ) -> None:
     page = opened(content([RunReader.read(run.directory) for run in (first, beside)]))
     assert [cell.text for cell in all_of(page, "#compared th[scope=col]")] == [
-        "method", "seeds", "mean", "to local", "majority", "sent",
+        "method", "seeds", "mean", "to local", "majority", "steps", "sent",
     ]  # fmt: skip
     assert "protea sweep CONFIG.toml seed=1..5" in page.find_element("css selector", "#compared .note").text
     made = page.find_element("id", "made").text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from digits import load_digits
+from night import by_night
 from torch import nn
+from wanted import extra
 
 import protea
 from protea import Data, Engine, Evaluation, Experiment, Models
@@ -25,6 +28,7 @@ from protea.methods.fedproto import FedProto
 from protea.methods.lg_fedavg import LGFedAvg
 from protea.methods.local import Local
 from protea.runs.model_folder.contents import Answering, Origin, contents_of
+from protea.runs.model_folder.onnx_file import to_onnx
 from protea.runs.model_folder.preparation import Preparation
 from protea.runs.model_folder.program import TensorProgram, TraceError, largest_difference, traced
 from protea.runs.trained import TrainedClient
@@ -77,6 +81,42 @@ def test_a_program_answers_as_the_run_does(rule: str):
     torch.testing.assert_close(again(x[:1]), trained.predict(x[:1]), atol=1e-5, rtol=1e-5)
     right, of = found.accuracy["method"]
     assert int(trained.confusion().trace()) == right and of == sum(found.samples["test"])
+
+
+DAY = "nearest global, euclidean"
+
+
+@pytest.mark.parametrize("rule", [DAY, *by_night(*(rule for rule in RULES if rule != DAY))])
+def test_an_onnx_file_answers_as_the_run_does(rule: str):
+    extra("onnx")
+    import onnxruntime
+
+    method, _ = RULES[rule]
+    trained = trained_by(method)
+    found = contents_of(trained, origin(), onnx=True)
+    assert found.onnx is not None and found.onnx_difference < 1e-5
+    session = onnxruntime.InferenceSession(found.onnx, providers=["CPUExecutionProvider"])
+    for rows in (slice(300, 301), slice(300, 400)):
+        (answer,) = session.run(["probabilities"], {"samples": IMAGES[rows]})
+        torch.testing.assert_close(torch.from_numpy(answer), trained.predict(torch.from_numpy(IMAGES[rows])))
+
+
+def test_an_onnx_file_that_cannot_be_made_is_an_error_before_anything_is_written(monkeypatch: pytest.MonkeyPatch):
+    trained = trained_by(Local())
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ConfigError, match=r"--onnx needs the package onnxscript.  Install it: .*\[onnx\]"):
+        contents_of(trained, origin(), onnx=True)
+    monkeypatch.undo()
+    extra("onnx")
+    found = contents_of(trained, origin())
+
+    class Odd(TensorProgram):
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return super().__call__(x).flip(1)
+
+    odd = Odd(**vars(found.program))
+    with pytest.raises(ConfigError, match=r"as ONNX gives probabilities that differ by (.|\n)*Do something else"):
+        to_onnx(found.exported, odd, PIXELS.drawn(64, torch.zeros(1)), "Do something else.")
 
 
 def test_a_rule_that_cannot_be_exported_is_never_replaced_in_silence():

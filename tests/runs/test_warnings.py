@@ -70,6 +70,12 @@ def test_a_server_value_that_is_no_number_is_noticed():
     assert warning.startswith("The server's server_loss is not a number: it has diverged.")
 
 
+def test_a_teacher_with_one_answer_is_noticed():
+    (warning,) = said(rounds(values={"server_loss": 1.0, "teacher_commonest": 0.95}), 0.5, NAMES)
+    assert "one class for 95% of them" in warning
+    assert said(rounds(values={"server_loss": 1.0, "teacher_commonest": 0.8}), 0.5, NAMES) == []
+
+
 def test_a_client_that_is_out_of_proportion_again_and_again_is_named():
     def seen(changed: list[int]) -> list[Record]:
         return [replace(each, participants=[0, 1, 2], changed=changed) for each in rounds()]

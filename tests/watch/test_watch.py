@@ -30,6 +30,7 @@ from protea import Data, Experiment
 from protea.cli.app import app
 from protea.config.families import Models
 from protea.config.sections import Engine
+from protea.core.addresses import is_loopback
 from protea.core.errors import ConfigError
 from protea.core.training import Training
 from protea.data.sources.digits import Digits
@@ -42,7 +43,7 @@ from protea.watch.collection import Collection
 from protea.watch.live import LiveContent, gains_now, state_of, states
 from protea.watch.places import federation_of, mark_of, run_paths, sweep_of
 from protea.watch.rows import refusals, row
-from protea.watch.server import LiveServer, is_loopback
+from protea.watch.server import LiveServer
 
 ANSWERS = {0: "1101", 1: "10"}
 SMALL = Experiment(
@@ -383,6 +384,7 @@ def test_the_page_appears_follows_rounds_and_asks_nobody_else(browser: Any, trai
         protea_run = going(tmp_path / "new")
         until(browser, "document.querySelector('tr[data-run=new]')")
         assert protea_run.begun
+        until(browser, "document.querySelector('#clients-of-run option[value=\"1\"]')")
         choose(browser, "clients-of-run", "1")
         until(browser, "document.querySelector('#clients-of-run').value === '1'")
         browser.execute_script("document.getElementById('choose-none').click()")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 from pydantic import PositiveFloat, PositiveInt
 
@@ -97,6 +98,21 @@ class ByKey:
 
     def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
         return algorithms.by_key(require_keys(keys, "by-key"), clients, seed=seed)
+
+
+@dataclass(frozen=True)
+class OfSource:
+    """``kind = "source"``: the clients of the source's own files, each with the test samples that these give it."""
+
+    def __call__(self, labels: Array, clients: int, seed: int, keys: Array | None = None) -> list[Positions]:
+        keys = require_keys(keys, "source")
+        if (keys < 0).any():
+            raise ConfigError("partition: the source gives its test part to nobody.  Set data.pool=train.")
+        if (there := len(np.unique(keys))) != clients:
+            raise ConfigError(
+                f"partition: the source has {there} clients; the experiment has {clients}.  Set clients={there}."
+            )
+        return algorithms.by_key(keys, clients, seed=seed)
 
 
 def require_keys(keys: Array | None, where: str) -> Array:

@@ -14,7 +14,7 @@ from protea.runs.model_folder.of_run import to_words
 from protea.runs.model_folder.preparation import Preparation
 
 
-def contents_of_site(path: Path, rule: str | None = None) -> Contents:
+def contents_of_site(path: Path, rule: str | None = None, *, onnx: bool = False) -> Contents:
     """Make what the folder of a site's model holds: raw samples in, and the answers by which it was evaluated out."""
     site, trained = trained_client(path, device="cpu")
     task, policy, data = site.task, site.policy.policy, trained.client.train.dataset
@@ -35,4 +35,5 @@ def contents_of_site(path: Path, rule: str | None = None) -> Contents:
         instead=f"Use it by Protea: protea site predict DATA --dir {quoted(path)}",
     )
     own = has_broadcast(trained) or type(task.method).predict is Method.predict
-    return contents_of(trained, origin, rule, "" if own or rule is not None else f"{LACKING}  The classifier answers.")
+    note = "" if own or rule is not None else f"{LACKING}  The classifier answers."
+    return contents_of(trained, origin, rule, note, onnx=onnx)

@@ -110,7 +110,7 @@ def read_policy(path: Path) -> PolicyFile:
     try:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # no text, no TOML, or nested too deep
         raise ConfigError(f"{path} cannot be read: {error}") from error
     lines = dict(setting_lines(text))
     values: Table = {}

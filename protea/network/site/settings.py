@@ -32,7 +32,7 @@ def read_settings(path: Path) -> Settings:
     """Read and check the settings in a file."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # no text, no TOML, or nested too deep
         raise ConfigError(f"{path} cannot be read: {error}") from error
     settings: Settings = settings_from_table(Settings, table, str(path))
     return settings

@@ -139,9 +139,13 @@ def _files(contents: Contents) -> Iterator[str]:
     yield "| `model.json` | classes, preparation, rule, samples, accuracy, checksums of the other files |"
     yield "| `program.pt2` | model and rule, for `torch.export.load` |"
     yield "| `program.json`, `constants.safetensors` | the same as plain data, which Protea reads |"
+    if contents.onnx is not None:
+        yield "| `model.onnx` | the same for ONNX Runtime: `samples` in, `probabilities` out |"
     yield "| `weights.safetensors` | the network alone, by the names of its parameters |"
     if contents.prototypes:
         yield "| `prototypes.safetensors` | class prototypes: vectors, and the samples behind each |"
     yield from ("| `load.py` | lines that load the model without Protea |", "")
     yield f"On {TRIED} random inputs the program's probabilities differ from the"
     yield f"original's by at most {contents.difference:.1e}."
+    if contents.onnx is not None:
+        yield f"Those of `model.onnx` differ from the program's by at most {contents.onnx_difference:.1e}."

@@ -15,6 +15,7 @@ from protea.core.payload import Named
 from protea.core.prototypes import Prototypes
 from protea.evaluation.counts import probabilities
 from protea.models.architectures import count_parameters
+from protea.runs.model_folder.onnx_file import refuse_without_onnx, to_onnx
 from protea.runs.model_folder.preparation import Preparation, Prepare
 from protea.runs.model_folder.program import CLOSE, TensorProgram, TraceError, largest_difference, traced
 from protea.runs.trained import TrainedClient
@@ -55,6 +56,8 @@ class Contents:
     prototypes: Named
     samples: dict[str, list[int]]  # of each part, by class
     accuracy: dict[str, tuple[int, int]]  # by rule: right answers, of so many of the client's test samples
+    onnx: bytes | None = None  # the program once more, as an ONNX file, if that was asked for
+    onnx_difference: float = 0.0  # largest, of a probability, between that and the program
 
 
 class Answering(nn.Module):
@@ -68,14 +71,18 @@ class Answering(nn.Module):
         return probabilities(self._answer(self.prepare(x))).float()
 
 
-def contents_of(trained: TrainedClient, origin: Origin, rule: str | None = None, note: str = "") -> Contents:
+def contents_of(
+    trained: TrainedClient, origin: Origin, rule: str | None = None, note: str = "", *, onnx: bool = False
+) -> Contents:
     """Make a program of a client's model and rule, and gather what is known of them.
 
     Without ``rule`` it is the method's own one, or the classifier with a note where a program cannot hold that.
-    ``note`` says what else is not as in the federation.  :class:`ConfigError` where no program can be made at all, or
-    not of the rule that was asked for.
+    ``note`` says what else is not as in the federation.  With ``onnx`` the program is also made an ONNX file.
+    :class:`ConfigError` where no program can be made at all, or not of the rule that was asked for.
     """
     client = trained.client
+    if onnx:
+        refuse_without_onnx()
     if trained.model.view is not None:
         raise ConfigError(
             f"The model of {origin.who} reads texts ({trained.model.name}), and a program has no tokenizer.  "
@@ -97,6 +104,10 @@ def contents_of(trained: TrainedClient, origin: Origin, rule: str | None = None,
             exported, program, difference = program_of(trained, origin, asked)
         except TraceError as worse:
             raise ConfigError(f"{trained.model.name} cannot be exported: {worse}\n  {origin.instead}") from worse
+    written = None
+    if onnx:
+        x = origin.preparation.drawn(TRIED, trained.client.train.dataset.x)
+        written = to_onnx(exported, program, x, f"Leave out --onnx: program.pt2 is the same model.  {origin.instead}")
     return Contents(
         origin,
         client.round,
@@ -113,6 +124,7 @@ def contents_of(trained: TrainedClient, origin: Origin, rule: str | None = None,
         prototypes_of(trained),
         {part: data.counts(client.classes).tolist() for part, data in client.parts.items()},
         accuracy_of(trained),
+        *(written or ()),
     )
 
 

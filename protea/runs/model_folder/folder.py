@@ -90,6 +90,8 @@ def _fill(folder: Path, contents: Contents) -> None:
     write_bytes(folder / "constants.safetensors", save(constants))
     write_json(folder / "program.json", program.to_table())
     write_bytes(folder / "program.pt2", to_pt2(contents.exported))
+    if contents.onnx is not None:
+        write_bytes(folder / "model.onnx", contents.onnx)
     if contents.prototypes:
         write_bytes(folder / "prototypes.safetensors", save(contents.prototypes))
     write_text(folder / "load.py", load_script(contents))

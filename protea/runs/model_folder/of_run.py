@@ -22,7 +22,9 @@ def on_cpu(directory: Path) -> Run:
     return run if run.experiment.device == "cpu" else load(directory, replace(run.experiment, device="cpu"))
 
 
-def contents_of_run(directory: Path, client: int, round: int | None = None, rule: str | None = None) -> Contents:
+def contents_of_run(
+    directory: Path, client: int, round: int | None = None, rule: str | None = None, *, onnx: bool = False
+) -> Contents:
     """Make what the folder of a client's model holds, as it was after a round, or after the last one."""
     run = on_cpu(directory)
     experiment = run.experiment
@@ -37,7 +39,7 @@ def contents_of_run(directory: Path, client: int, round: int | None = None, rule
         privacy=privacy_of(run, client, trained.client.round),
         instead=f"Use it by Protea: protea predict {quoted(directory)} DATA --client {client}",
     )
-    return contents_of(trained, origin, rule)
+    return contents_of(trained, origin, rule, onnx=onnx)
 
 
 def settings_of(experiment: Experiment) -> dict[str, object]:
