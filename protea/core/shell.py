@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from importlib.util import find_spec
+from importlib import util
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]  # of a clone: the folder of pyproject.toml
@@ -32,7 +32,7 @@ def install_command(what: str) -> str:
     if tool is not None:
         return f"{tool} {what}"
     here = Path(sys.executable).parent
-    if find_spec("pip") is None and shutil.which("uv"):
+    if util.find_spec("pip") is None and shutil.which("uv"):
         return f"uv pip install --python {quoted(sys.executable)} {what}"
     found = shutil.which("pip")
     mine = found is not None and Path(found).parent == here  # else it would install elsewhere

@@ -42,7 +42,7 @@ def test_where_pip_is_that_of_another_python_ours_is_named(clone: Path, monkeypa
     monkeypatch.setattr(shutil_of(shell), "which", lambda name: f"/elsewhere/{name}")
     monkeypatch.setattr(sys, "executable", "/my venv/bin/python")
     assert shlex.split(shell.install_command("flwr"))[:4] == ["/my venv/bin/python", "-m", "pip", "install"]
-    monkeypatch.setattr(shell, "find_spec", lambda name: None)  # a venv that uv made
+    monkeypatch.setattr(shell.util, "find_spec", lambda name: None)  # a venv that uv made
     assert shell.install_command("flwr") == "uv pip install --python '/my venv/bin/python' flwr"
 
 
