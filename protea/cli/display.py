@@ -137,8 +137,8 @@ class Live(Quiet):
 
 
 COLUMNS = {
-    "own rule": "own rule: as the method answers; by head: by the classifier; clients: own rule, "
-    f"{WEIGHTINGS['uniform']}; the others {WEIGHTINGS['weighted']}; best: best round by own rule (which).",
+    "own rule": "own rule: as the method answers; head: by the classifier; last: own rule in the last round; best: in "
+    f"the best one on test samples (which); all {WEIGHTINGS['weighted']}.",
     "ensemble": "ensemble: all clients together on the shared test set, by their own rule.",
     "server": "server: the server's model on the shared test set.",
     "up": "up, down: all clients and rounds.",
@@ -157,18 +157,18 @@ def results(console: Console, found: Sequence[Result]) -> None:
     shared = any(result.summary["shared"] for result in found)
     served = any(result.summary["server"] for result in found)
     extra = ["ensemble"] * shared + ["server"] * served
-    for name in ("own rule", "by head", "clients", "best", *extra, "up", "down", "time"):
+    for name in ("own rule", "head", "last", "best", *extra, "up", "down", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for result in found:
         s: dict[str, Any] = result.summary
         best = s["protocols"].get("best")
         highest = f"{percent(best['test']['method']['weighted'])} ({best['rounds'][0]})" if best else "-"
-        rule = s["test"].get("method", {}).get("uniform")
+        last = s["protocols"].get("final", {}).get("test", {}).get("method", {}).get("weighted")
         head = s["test"].get("head", {}).get("weighted")
         ensemble = [percent(s["shared"].get("method", {}).get("ensemble"))] * shared
         server = [percent(s["server"].get("head"))] * served
         table.add_row(
-            s["method"], percent(s["accuracy"]), percent(head), percent(rule),
+            s["method"], percent(s["accuracy"]), percent(head), percent(last),
             highest, *ensemble, *server,
             format_bytes(s["bytes_up"]), format_bytes(s["bytes_down"]), f"{s['cost']['seconds']:.0f} s",
         )  # fmt: skip

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from protea.core.errors import ConfigError
+from protea.core.shell import quoted
 
 if TYPE_CHECKING:
     from protea.network.coordinator.status import Show, Status
@@ -70,8 +71,8 @@ def init(
         if sites:
             say(console, "Each bundle holds that site's private key.  Hand it over on a safe way, then delete it here.")
         say(console, "Sites that make their own keys:  protea site request NAME  there, then here")
-        say(console, f"  protea federation invite {directory} --request NAME.request")
-    say(console, f"Start: protea federation serve {directory}")
+        say(console, f"  protea federation invite {quoted(directory)} --request NAME.request")
+    say(console, f"Start: protea federation serve {quoted(directory)}")
 
 
 @app.command()
@@ -202,12 +203,12 @@ def serve(
             numbers = serve_(directory, show, listen)
         except KeyboardInterrupt:
             screen.stop()
-            say(Console(stderr=True), f"Stopped.  Go on: protea federation serve {directory}")
+            say(Console(stderr=True), f"Stopped.  Go on: protea federation serve {quoted(directory)}")
             raise SystemExit(130) from None
     say(console, f"The federation in {directory} has ended.")
     if numbers.get("accuracy") is not None:
         say(console, f"Accuracy {100 * numbers['accuracy']:.1f} % on the sites' own test samples.")
-    say(console, f"Records: {directory / 'run'}.  Look at them: protea report {directory / 'run'}")
+    say(console, f"Records: {directory / 'run'}.  Look at them: protea report {quoted(directory / 'run')}")
 
 
 def both(first: Show, second: Show) -> Show:
@@ -270,12 +271,14 @@ def pictured(status: Status) -> Group:
     """Draw the status: a line on the round, and a table of the sites."""
     accuracy = "" if status.accuracy is None else f", accuracy {100 * status.accuracy:.1f} %"
     table = Table(box=SIMPLE)
-    for column in ("site", "connected", "model", "last", "accuracy", "refused"):
-        table.add_column(column, justify="right" if column in ("accuracy", "refused") else "left")
+    told = any(site.gain is not None for site in status.sites)
+    for column in ("site", "connected", "model", "last", "accuracy", *["over alone"] * told, "refused"):
+        table.add_column(column, justify="right" if column in ("accuracy", "over alone", "refused") else "left")
     for site in status.sites:
         there = "removed" if site.removed else "late" if site.late else "yes" if site.connected else "no"
         own = "" if site.accuracy is None else f"{100 * site.accuracy:.1f} %"
-        row = [site.name, there, site.model, site.said, own, str(site.refused)]
+        gain = "" if site.gain is None else f"{100 * site.gain:+.1f}"
+        row = [site.name, there, site.model, site.said, own, *[gain] * told, str(site.refused)]
         table.add_row(*(Text(printable(cell)) for cell in row))  # plain text, no markup: sites sent part of it
     head = Text(f"Round {status.round} of {status.task.rounds}{accuracy}: {status.doing}")
     return Group(head, *(Text(f"Warning: {each}") for each in status.warnings), table)

@@ -18,6 +18,7 @@ from protea.config.units import format_bytes
 from protea.config.words import RULES
 from protea.core.errors import ConfigError
 from protea.core.files import hold_lock, unused_path, write_bytes, write_text
+from protea.core.shell import quoted
 
 app = typer.Typer(help="Take part in a federation over a network.", no_args_is_help=True, add_completion=False)
 
@@ -53,7 +54,7 @@ def init(
         write_text(directory / name, text)
     if bundle is not None:
         open_bundle(directory, bundle)
-    console, where = Console(), "" if directory == Path() else f" --dir {directory}"
+    console, where = Console(), "" if directory == Path() else f" --dir {quoted(directory)}"
     if "site.py" in files:
         say(console, f"Fill in model() and data() in {directory / 'site.py'}.")
     say(console, f"Read {directory / 'policy.toml'}: it says what may leave this site, and holds against every task.")
@@ -117,7 +118,7 @@ def check(
     if html is not None:
         write_text(html, document_page(document))
         say(console, f"Written: {html}, a page to print and sign.")
-    join = "protea site join" + ("" if directory == Path() else f" --dir {directory}")
+    join = "protea site join" + ("" if directory == Path() else f" --dir {quoted(directory)}")
     if found.leaking:
         say(
             console, f"Not ready: {listed(found.leaking)} would leak; see the first warnings.  It works, though: {join}"

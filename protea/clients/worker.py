@@ -93,7 +93,7 @@ class Worker:
 
     def _reply(self, job: Job, client: Client) -> Reply:
         method, plan = self.method, self.plan
-        down = None if job.task in SUM_STEPS else self._broadcast(job, client)
+        down = None if job.task in SUM_STEPS else self.received(job, client)
         match job.task:
             case "keys" | "shares" | "masked" | "unmask":
                 return Reply(job.client, job.round, self._secure(client).answer(job.task, job.down))
@@ -128,7 +128,7 @@ class Worker:
                     said["loss"] = sum(client.losses) / len(client.losses)
                 return plan.release.reply(Reply(job.client, job.round, up, len(client.train), said))
 
-    def _broadcast(self, job: Job, client: Client) -> Any:
+    def received(self, job: Job, client: Client) -> Any:
         """Return what the method's server has sent along with a job."""
         down = unpack(self.method.down, {name: t.to(client.device) for name, t in job.down.items()})
         if down is not None:

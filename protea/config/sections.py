@@ -57,6 +57,7 @@ class Data:
     split: Split = field(default_factory=Split)  # of each client's samples
     augment: Augment = field(default_factory=Augment)
     seed: int | None = None  # of partition and split; the run's seed if not given
+    names: tuple[str, ...] | None = None  # of the clients, in their order; their keys if not given and they have such
 
     @property
     def from_file(self) -> bool:

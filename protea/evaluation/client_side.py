@@ -83,6 +83,7 @@ class Examination(Payload):
     metrics: Mapping[str, Tensor] = field(default_factory=dict)  # by part, (metrics,) in the order of the settings
     right: Tensor | None = None  # packed bits: which test samples the method's own rule answers right; never of a site
     totals: Mapping[str, Totals] = field(default_factory=dict)  # by part, of a client that tells them and no tallies
+    gain: Tensor | None = None  # accuracy on test samples minus that of training alone; of a site that tells it
     mistakes: Tensor | None = None  # (classes, classes) which class was taken for which, as ``right``; of few classes
     train: Tensor | None = None  # (2,) training samples that its own rule answers right, and all; never of a site
 
@@ -126,6 +127,10 @@ class Examination(Payload):
                     f"{tuple(values.shape)} metrics of {values.dtype} on {part} samples arrived, not {metrics} of "
                     f"float64."
                 )
+        if self.gain is not None and (
+            self.gain.shape != () or self.gain.dtype != torch.float64 or not -1 <= float(self.gain) <= 1
+        ):
+            raise PayloadError("a gain over training alone arrived that is no difference of two accuracies.")
         if self.right is not None:
             self._check_right(self.right, single)
         if self.train is not None:

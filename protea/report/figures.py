@@ -11,6 +11,7 @@ import numpy as np
 
 from protea.core.errors import ConfigError
 from protea.core.files import writing
+from protea.core.shell import install_hint
 from protea.report.content import Plain
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ UNDATED: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDa
 def require() -> None:
     """Refuse to draw where matplotlib is not installed."""
     if find_spec("matplotlib") is None:
-        raise ConfigError("--figures needs matplotlib, which is not installed.  Type: pip install 'protea[plots]'")
+        raise ConfigError(f"--figures needs matplotlib, which is not installed.  Type: {install_hint('plots')}")
 
 
 def draw(content: Plain, folder: Path, form: str) -> list[Path]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from protea.config.words import MEASURES
 from protea.core.errors import ConfigError
+from protea.core.shell import quoted
 from protea.runs.compared_gains import LabelledRun, MethodGain, method_gains
 from protea.runs.compared_number import ComparedNumber, choose_number, refuse_unknown
 from protea.runs.compared_rules import RuleMeans, rule_means
@@ -169,7 +170,7 @@ def _ended(paths: Iterable[Path | str], notes: list[str]) -> list[RunReader]:
             why = (
                 f"it failed, see {failed}"
                 if failed.is_file()
-                else f"it has not ended.  To end it: protea resume {path}"
+                else f"it has not ended.  To end it: protea resume {quoted(path)}"
             )
             notes.append(f"{path} is left out: {why}")
         elif "protocols" not in summary:

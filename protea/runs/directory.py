@@ -33,6 +33,7 @@ from protea.core.files import (
     write_sealed,
     write_text,
 )
+from protea.core.shell import quoted
 
 LOCK = ".lock"
 # Files that may exist before config.toml does.
@@ -44,7 +45,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.go_on = f"protea resume {path}"  # the command that resumes the run, named in error messages
+        self.go_on = f"protea resume {quoted(path)}"  # the command that resumes the run, named in error messages
 
     @classmethod
     def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> RunDirectory:
@@ -71,7 +72,7 @@ class RunDirectory:
         """Raise unless the path is new, empty, or left by a run that was stopped before it began."""
         if path.exists() and (not path.is_dir() or any(file.name not in BEFORE for file in path.iterdir())):
             raise ConfigError(
-                f"{path} exists and is not empty.  Choose another --out, or continue it: protea resume {path}"
+                f"{path} exists and is not empty.  Choose another --out, or continue it: protea resume {quoted(path)}"
             )
 
     @contextmanager
@@ -110,7 +111,7 @@ class RunDirectory:
         if known != FileSum.of(config).blake2b:
             raise CheckpointError(
                 f"{config} is not as it was when the run was made: environment.json has another checksum of it.\n"
-                f"  Undo the change, or run it anew: protea run {config} --out NEW"
+                f"  Undo the change, or run it anew: protea run {quoted(config)} --out NEW"
             )
 
     @property
@@ -193,7 +194,7 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             file = self.path / "summary.json"
             raise CheckpointError(
-                f"{file} cannot be read: {error}.  Delete it; protea resume {self.path} makes it again."
+                f"{file} cannot be read: {error}.  Delete it; protea resume {quoted(self.path)} makes it again."
             ) from error
 
 

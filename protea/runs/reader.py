@@ -89,6 +89,13 @@ class RunReader:
         ]
 
 
+def names_in(directory: Path) -> dict[int, str]:
+    """Read what the clients of a run are called, by their numbers; those that have only a number are left out."""
+    first = next(iter(RunDirectory(directory).metrics()), None)
+    data = DataRecord() if first is None or first["kind"] != "data" else DataRecord.read(first)
+    return {client.client: client.site for client in data.clients if client.site}
+
+
 def split_mark(directory: Path) -> str | None:
     """Compute a checksum of who has which samples: equal for equal splits of the same data; None where nobody knows."""
     file = directory / "partition.json"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from protea.evaluation.scores import Score
 from protea.federation.record import Record
 from protea.runs.answers import RunAnswers
 from protea.runs.gain import Gain, gain
-from protea.runs.reader import split_mark
+from protea.runs.reader import names_in, split_mark
 from protea.runs.steps import rounds_and_steps
 from protea.runs.tables import html_table
 
@@ -82,7 +82,8 @@ class Result:
         """Show the headline in three lines."""
         protocol, sent = self.summary["made"]["protocol"], self.summary["bytes_up"] + self.summary["bytes_down"]
         trained = "" if self.steps is None else f"{self.steps:,} steps a client, "
-        doubts = f", {len(self.warnings)} warnings" if self.warnings else ""
+        count = len(self.warnings)
+        doubts = f", {count} warning{'s' if count > 1 else ''}" if count else ""
         return (
             f"Result of {self.method}: accuracy {percent(self.accuracy)} % ({PROTOCOLS.get(protocol, protocol)})\n"
             f"  {len(self.records)} rounds, commonest class {percent(self.summary['majority'])} %, "
@@ -129,4 +130,5 @@ class Result:
             seed, data = self.experiment.seed, self.experiment.data
             marks["settings"] = repr((data, self.experiment.clients, seed if data.seed is None else data.seed))
         records = [client for record in self.records if record.round in self.rounds for client in record.clients]
-        return RunAnswers.of(records, str(self.directory or self.method), seed, marks)
+        found = RunAnswers.of(records, str(self.directory or self.method), seed, marks)
+        return found if self.directory is None else replace(found, names=names_in(self.directory))

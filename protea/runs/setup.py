@@ -29,6 +29,7 @@ from protea.core.method import Method
 from protea.core.private_sgd import refuse_shared_statistics
 from protea.core.rng import Streams
 from protea.core.server import Server
+from protea.core.shell import quoted
 from protea.core.split_model import SplitModel
 from protea.data import Federated, PartitionFile, federate
 from protea.data.views import refuse_unread
@@ -112,7 +113,7 @@ class RunSetup(ABC):
 
     def go_on(self, path: Path) -> str:
         """Return the command that resumes the run in a directory."""
-        return f"protea resume {path}"
+        return f"protea resume {quoted(path)}"
 
     @abstractmethod
     def close(self) -> None:
@@ -232,6 +233,8 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
         public=data.public,
         seed=experiment.seed if data.seed is None else data.seed,
     )
+    if data.names is not None:
+        federated = federated.called(data.names)
     if experiment.method.needs.public_data and not len(federated.public):
         raise ConfigError(f"{method_label(experiment.method)} needs public data, and the partition file has none.")
     if experiment.protect:
@@ -247,7 +250,7 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
         raise ConfigError(f"data.augment is for images; samples here have the shape {federated.dataset.shape}.")
     factory = ClientFactory(
         federated,
-        models=experiment.models,
+        models=experiment.models.of_clients(federated.client_names()),
         training=experiment.training,
         augment=data.augment if data.augment.crop or data.augment.flip else None,
         rounds=experiment.rounds,

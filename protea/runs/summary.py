@@ -71,6 +71,7 @@ def summary(
         **privacy_of(records),
         "warnings": {
             **warnings.warnings(records, majority, names),
+            **warnings.undecided(records, settings.protocol),
             **warnings.about_names(names, method.needs.text_encoder is not None),
         },
         "cost": {

@@ -11,6 +11,7 @@ from typing import Any
 from protea.config import registry
 from protea.core.errors import ConfigError
 from protea.core.files import writing
+from protea.core.shell import install_hint
 from protea.federation.record import Record
 from protea.runs.reader import RunReader, find
 from protea.runs.settings_diff import shown
@@ -166,6 +167,6 @@ def _arrow() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError:
         raise ConfigError(
-            "Tables of results are Parquet files, and pyarrow is not installed.  Type: pip install 'protea[parquet]'"
+            f"Tables of results are Parquet files, and pyarrow is not installed.  Type: {install_hint('parquet')}"
         ) from None
     return pyarrow, pyarrow.parquet

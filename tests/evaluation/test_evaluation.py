@@ -221,6 +221,13 @@ def test_protocols_report_different_rounds(protocol: Protocol, rounds: list[int]
     assert found.rounds == rounds and found.test["method"].weighted == pytest.approx(accuracy)
 
 
+@pytest.mark.parametrize("protocol", ["validation", "best"])
+def test_of_rounds_that_tie_the_latest_is_reported(protocol: Protocol):
+    tied = [replace(each, test=score(0.9), validation=score(0.7)) for each in ROUNDS[:4]]
+    found = report([*tied, *ROUNDS[4:]], protocol)
+    assert found is not None and found.rounds == [4]
+
+
 def test_without_validation_data_the_final_round_is_reported():
     blind = [replace(each, validation={}) for each in ROUNDS]
     found = headline(blind, "validation")

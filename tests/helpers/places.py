@@ -76,6 +76,11 @@ def job(task: JobKind, round: int, client: int = 0, down: Named | None = None) -
     return joined([job_to_bytes(Job(task, round, client, down or {}))])
 
 
+def asked(task: JobKind, round: int, client: int = 0) -> Job:
+    """A job that came with nothing."""
+    return Job(task, round, client)
+
+
 def only(answer: bytes) -> bytes:
     """The reply in an answer to one job, without the site's signature where it has one."""
     (part,) = parted(answer)

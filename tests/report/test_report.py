@@ -6,6 +6,7 @@ import ast
 import csv
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from protea.cli.app import app
 from protea.config.families import Models
 from protea.config.sections import Engine, Evaluation
 from protea.core.errors import ConfigError
+from protea.core.shell import install_hint
 from protea.core.training import Training
 from protea.data.sources.digits import Digits
 from protea.methods.fedproto import FedProto
@@ -516,7 +518,7 @@ def test_the_command_says_what_is_wrong(first: Result, tmp_path: Path) -> None:
 
 def test_figures_without_matplotlib_say_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'protea\[plots\]'"):
+    with pytest.raises(ConfigError, match=re.escape(install_hint("plots"))):
         figures.require()
 
 

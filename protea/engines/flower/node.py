@@ -94,15 +94,20 @@ class Node:
     ca: Path | None = None
     key: Path | None = None
 
-    def attend(self, handle: Handle, over: Callable[[], bool] = lambda: False) -> None:
-        """Answer messages, one after another, until ``over()``; connect anew whenever that is needed."""
+    def attend(
+        self, handle: Handle, over: Callable[[], bool] = lambda: False, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        """Answer messages, one after another, until ``over()``; connect anew whenever that is needed.
+
+        ``meanwhile`` is called after each answer, and whenever there is no message.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         private = node_key(self.folder, self.key)
         while not over():
             try:
                 with closing(self._client(private)) as client:
-                    connection = Connection(self, client, private, over)
+                    connection = Connection(self, client, private, over, meanwhile)
                     connection.activate()
                     connection.attend(handle)
             except httpx.HTTPStatusError as error:
@@ -137,9 +142,14 @@ class Connection:
     """A node that is known to the SuperLink, from its activation to its end."""
 
     def __init__(
-        self, node: Node, client: FleetHttpClient, private: ec.EllipticCurvePrivateKey, over: Callable[[], bool]
+        self,
+        node: Node,
+        client: FleetHttpClient,
+        private: ec.EllipticCurvePrivateKey,
+        over: Callable[[], bool],
+        meanwhile: Callable[[], None],
     ) -> None:
-        self.node, self.client, self.over = node, client, over
+        self.node, self.client, self.over, self.meanwhile = node, client, over, meanwhile
         self.key = public_key_to_bytes(private.public_key())
         self.id = NodeProto()  # without a number until it is active
 
@@ -197,10 +207,12 @@ class Connection:
                     raise
                 except Exception:  # Flower has many kinds for what it cannot read, and for what it has forgotten
                     traceback.print_exc()
+                self.meanwhile()
                 last = time.monotonic()
             else:
-                now = time.monotonic()
-                time.sleep(pause(now - last, now - began))
+                took = time.monotonic() - began
+                self.meanwhile()
+                time.sleep(pause(time.monotonic() - last, took))
 
     def _look(self) -> PullMessagesResponse:
         """Ask for a message.  If the answer is lost, a message may be lost with it, and the server is told so.

@@ -14,6 +14,7 @@ from protea.config.toml import to_table
 from protea.core.client import Client
 from protea.core.errors import ConfigError
 from protea.core.server import Server
+from protea.core.shell import quoted
 from protea.engines.flower.grid import Network
 from protea.federation.jobs import Watch
 from protea.federation.loop import Federation
@@ -63,7 +64,7 @@ class CoordinatedRun(RunSetup):
             raise ConfigError(
                 f"task.toml is not as it was when {directory.path} was begun.  Undo the change, or move "
                 f"{directory.path} away to begin anew; sites then need new bundles: "
-                f"protea federation invite {self.coordinator.path} --renew"
+                f"protea federation invite {quoted(self.coordinator.path)} --renew"
             )
 
     def refuse_outdated_bundles(self) -> None:
@@ -71,7 +72,7 @@ class CoordinatedRun(RunSetup):
         if old := self.coordinator.outdated():
             raise ConfigError(
                 f"task.toml was changed since the bundle of {old[0]} was made.  Make new ones, and hand them over: "
-                f"protea federation invite {self.coordinator.path} --renew"
+                f"protea federation invite {quoted(self.coordinator.path)} --renew"
             )
 
     def prepare(self, directory: RunDirectory | None) -> None:
@@ -143,7 +144,7 @@ class CoordinatedRun(RunSetup):
         self.network.dismiss({"round": self.task.rounds})
 
     def go_on(self, path: Path) -> str:
-        return f"protea federation serve {self.coordinator.path}"
+        return f"protea federation serve {quoted(self.coordinator.path)}"
 
     def close(self) -> None:
         """Nothing: the server stays up for the next try."""

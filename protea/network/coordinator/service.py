@@ -296,6 +296,8 @@ class Coordinator(Observer):
         for each in record.clients:
             if each.accuracy is not None:
                 self.status.sites[each.client].accuracy = each.accuracy
+            if each.gain is not None:
+                self.status.sites[each.client].gain = each.gain
         for client, why in record.failures.items():
             name, first = self.status.sites[client].name, why.strip().splitlines()[0]
             self._tell(f"Left out, {name}: {first.removeprefix(f'{name}, ')}")

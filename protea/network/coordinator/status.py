@@ -19,6 +19,7 @@ class Guest:
     model: str = ""
     said: str = ""  # how its last job ended
     accuracy: float | None = None
+    gain: float | None = None  # over training alone, if it tells that
     refused: int = 0  # uploads, in all
     removed: bool = False
     late: bool = False  # it has not answered for longer than usual

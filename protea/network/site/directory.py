@@ -7,6 +7,7 @@ policy.toml  what may leave it, and what it may be asked
 seed         a secret number, from which it draws its weights, batches and splits
 bundle/      what the coordinator gave it
 state/       its model and memory after the last rounds, scaling and last broadcast; they never leave
+             with beside = true also a model trained alone, and what the federation gives beside it
 views/       its samples after its model's tokenizer and frozen layers, cached; they never leave
 progress.json  the last round and this site's own accuracy, for its screen
 audit.jsonl  one line for every message that left the site

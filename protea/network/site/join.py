@@ -22,6 +22,7 @@ from typing import Any
 from protea.core import errors
 from protea.core.errors import ConfigError, ProteaError
 from protea.core.files import hold_lock
+from protea.network.site.gains import gain_words, gains_of
 from protea.network.site.progress import SiteProgress, read_progress
 
 PATIENCE = 600.0  # seconds that a site keeps trying while the server refuses it
@@ -72,9 +73,7 @@ def _invitation(path: Path) -> Mapping[str, Any]:
 def watch(client: ClientProcess, path: Path, tell: Tell) -> None:
     """Keep the client process running until the federation ends, and tell of connections and of what was sent."""
     screen, ends, shown = ConnectionNews(path, tell), -DAY, read_progress(path)
-    audit, seen = path / "audit.jsonl", 0
-    if audit.exists():
-        seen = audit.stat().st_size
+    followed = [News(path / "audit.jsonl", news_of, tell), News(gains_of(path), gain_words, tell)]
     while not (path / "ended").exists():
         if not client.alive:
             screen.refuse_failed(client.process.returncode)
@@ -84,11 +83,13 @@ def watch(client: ClientProcess, path: Path, tell: Tell) -> None:
             ends = time.monotonic()
             for each in ending(path):
                 tell(f"Warning: {each}")
-        seen = tell_news(audit, seen, tell)
+        for news in followed:
+            news.tell_more()
         shown = tell_progress(path, shown, tell)
         time.sleep(0.2)
     client.end()
-    tell_news(audit, seen, tell)
+    for news in followed:
+        news.tell_more()
     tell_progress(path, shown, tell)
     tell(f"The coordinator has ended the federation.  The trained model is in {path / 'state'}.")
 
@@ -119,16 +120,23 @@ def tell_progress(path: Path, shown: SiteProgress | None, tell: Tell) -> SitePro
     return now
 
 
-def tell_news(audit: Path, seen: int, tell: Tell) -> int:
-    """Tell what was written to the audit log after its first ``seen`` bytes; give how many bytes are told now."""
-    if not audit.exists() or audit.stat().st_size <= seen:
-        return seen
-    with audit.open("rb") as file:
-        file.seek(seen)
-        whole, end, _ = file.read().rpartition(b"\n")  # what follows is a line still being written
-    for line in audit_lines(whole):
-        tell(news_of(line))
-    return seen + len(whole + end)
+class News:
+    """A file of JSON lines that grows: what is added is told in words, what was there before is not."""
+
+    def __init__(self, file: Path, words: Callable[[Mapping[str, Any]], str], tell: Tell) -> None:
+        self.file, self.words, self.tell = file, words, tell
+        self.seen = file.stat().st_size if file.exists() else 0  # bytes
+
+    def tell_more(self) -> None:
+        """Tell what was written since this was last called."""
+        if not self.file.exists() or self.file.stat().st_size <= self.seen:
+            return
+        with self.file.open("rb") as file:
+            file.seek(self.seen)
+            whole, end, _ = file.read().rpartition(b"\n")  # what follows is a line still being written
+        for line in audit_lines(whole):
+            self.tell(self.words(line))
+        self.seen += len(whole + end)
 
 
 def audit_lines(text: bytes) -> Iterator[dict[str, Any]]:

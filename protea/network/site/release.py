@@ -119,6 +119,12 @@ class PolicyRelease(Release):
         metrics = {part: values for part, values in found.metrics.items() if part in tallies}
         return Examination(found.rules if tallies else found.rules[:0], tallies, self._space(found), metrics)
 
+    def gain(self, points: float, samples: int) -> Named:
+        """Give what leaves of a gain over training alone, to a tenth of a point: nothing unless the policy says so."""
+        if not self.policy.gain or self.report == "none" or samples < self.policy.min_samples_per_class:
+            return {}
+        return {"gain": torch.tensor(round(points, 3), dtype=torch.float64)}
+
     def _enough(self, counts: Counts) -> bool:
         """Whether there are enough samples, of all classes or of one, to say anything about them."""
         samples = counts.samples[0]
@@ -163,8 +169,12 @@ class PolicyRelease(Release):
             self.refuse(
                 "max_upload", at, f"the message {job.task!r} of the secure sum has {format_bytes(nbytes(reply.up))}"
             )
-        elif job.task == "evaluate" and any(not name.startswith(TOLD[self.report]) for name in reply.up):
-            self.refuse("report", at, f"the answer has {min(reply.up)}")
+        elif job.task == "evaluate":
+            if "gain" in reply.up and not self.policy.gain:
+                self.refuse("gain", at, "the answer tells how much better the site is than alone")
+            others = [name for name in reply.up if name != "gain" and not name.startswith(TOLD[self.report])]
+            if others:
+                self.refuse("report", at, f"the answer has {min(others)}")
 
     def refuse(self, setting: str, at: Passage, why: str) -> NoReturn:
         """Raise :class:`PolicyError`, whose words may leave; the policy's line is kept for the audit log."""

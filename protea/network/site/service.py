@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from protea.clients.durable import DurableWorker
@@ -28,6 +29,7 @@ from protea.federation.jobs import SUM_STEPS, Job, JobKind, Reply
 from protea.filters.base import Passage
 from protea.filters.secure_sum import secure_sum_of
 from protea.network.site.audit import Audit
+from protea.network.site.beside import Beside
 from protea.network.site.broadcast import keep_broadcast
 from protea.network.site.directory import Site
 from protea.network.site.policy import NAME as POLICY
@@ -52,6 +54,7 @@ class SiteService:
         site.state.chmod(0o700)
         self.worker = DurableWorker(site.plan(), site.state, leaving)
         self.audit = Audit(site.path / "audit.jsonl")
+        self.beside = Beside(site, self.worker) if site.settings.beside else None
         key = site.bundle.key
         self.key = None if key is None else SiteKey(key.read_bytes())
         self.mark = site.task.mark()
@@ -130,6 +133,7 @@ class SiteService:
             self._note_refusals(job)  # of an answer that says so
         if job.task == "evaluate":
             keep_broadcast(job, site.state)
+            answer = self._with_gain(job, answer)
             self._keep_progress(job.round)
         try:
             site.release.verify(job, reply_from_bytes(answer), self._passage(job))
@@ -152,6 +156,35 @@ class SiteService:
         if self.key is None:
             return answer
         return self.key.sign(SignedAnswer.of(self.mark, self.site.name, job.task, job.round, answer).text) + answer
+
+    def meanwhile(self) -> None:
+        """Train the model that this site would have alone, while nobody asks for anything."""
+        if self.beside is not None:
+            try:
+                self.beside.train_next()
+            except Exception:
+                self._give_up_beside()
+
+    def _with_gain(self, job: Job, answer: bytes) -> bytes:
+        """Compare with the model trained alone; add what may be told of that to an answer."""
+        if self.beside is None:
+            return answer
+        try:
+            found = self.beside.compare(job)
+        except Exception:
+            self._give_up_beside()
+            return answer
+        reply = reply_from_bytes(answer)
+        if found is None or reply.error is not None:
+            return answer
+        more = self.site.release.gain(found.mean, found.samples)
+        return leaving(replace(reply, up={**reply.up, **more})) if more else answer
+
+    def _give_up_beside(self) -> None:
+        """Go on without the model trained alone: what goes wrong there must not stop the federation."""
+        traceback.print_exc()  # to this site's own log
+        sys.stderr.write("beside = true: the model trained alone has failed; the federation goes on without it.\n")
+        self.beside = None
 
     def _passage(self, job: Job) -> Passage:
         task = self.site.task

@@ -102,7 +102,7 @@ def make_statement(
         [*audit_warnings(audit or ()), *warnings(site, trial, today)],
         [class_row(site, trial, name, count) for name, count in site.class_counts.items()],
         COUNTS[site.policy.policy.counts],
-        REPORTS[site.report],
+        evaluation_words(site),
         task.rounds,
         0 if site.report == "none" else evaluations,
         list(asked(site)),
@@ -112,6 +112,13 @@ def make_statement(
         audit,
         leaking(site, trial, audit or ()),
     )
+
+
+def evaluation_words(site: Site) -> str:
+    """Say what evaluation replies tell."""
+    gain = "  And how much better the site is than with a model that it trains alone, to a tenth of a point."
+    told = site.settings.beside and site.policy.policy.gain and site.report != "none"
+    return REPORTS[site.report] + gain * told
 
 
 def leaking(site: Site, trial: Trial, audit: Sequence[Finding]) -> list[str]:
