@@ -9,7 +9,7 @@ READY := $(VENV)/.ready-$(subst $(comma),-,$(EXTRAS))
 add = $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt $(2) --editable '.[$(1)]' \
 	|| $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(1)]'
 
-.PHONY: demo test nightly times network lint types docs package bench fuzz clean
+.PHONY: demo test nightly times network lint types lists docs package bench fuzz clean
 
 demo: $(READY)
 	$(BIN)/protea run examples/demo.toml --beside fedproto --beside local --beside alone --out runs/demo --resume --report
@@ -36,6 +36,10 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy --num-workers auto
 
+# What `protea list` shows of what comes with Protea.
+lists: $(READY)
+	$(BIN)/python -m protea.cli.described
+
 # The site, under docs/_build/html; warnings are errors.  Links to other hosts are not tried.
 docs: $(READY)
 	test -x $(BIN)/sphinx-build || { $(call add,docs); }
@@ -56,7 +60,9 @@ bench: $(READY)
 	$(BIN)/python benchmarks/startup.py 3
 
 fuzz: $(READY)
+	$(call add,flower)
 	$(BIN)/python fuzz/payloads.py --count $(or $(COUNT),1000000) --seed $(or $(SEED),1)
+	$(BIN)/python fuzz/files.py --count $(or $(COUNT),100000) --seed $(or $(SEED),1)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

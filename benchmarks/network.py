@@ -1,12 +1,16 @@
 """What a round over a network costs beyond the training: seconds, memory, bytes.
 
-    python benchmarks/network.py [rounds]
+    python benchmarks/network.py [rounds] [--against COMMIT]
 
 The three hospitals of ``examples/hospital``, each with its processes, over TLS on this machine.  Their training takes
 some hundredths of a second, so that a round is almost all overhead.  The evaluation of a round travels with the
 training of the next one: it takes no time of its own but in the last round.  Between each site and the server stands a
 relay that counts bytes, as they would be on a cable.  Memory is resident, read from /proc (Linux).  The last line is
 JSON; its bytes are those of one site in one round.
+
+With ``--against`` the same is measured first by the code of a former commit, unpacked to a folder that is removed
+again, and both are shown side by side: seconds of another day say little on a machine that others use too.
+c32ee13~1 is the last one with a SuperNode at each site.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -27,10 +30,10 @@ from statistics import median
 
 from protea.engines.flower.programs import free_port
 
-HOSPITAL = Path(__file__).parents[1] / "examples" / "hospital"
+ROOT = Path(__file__).parents[1]
 SITES = ("north", "south", "coast")
 PROTEA = [sys.executable, "-c", "from protea.cli.app import main; main()"]
-SETTLED, IDLE = 20.0, 15.0  # seconds that a site waits before it counts as idle, and that are then counted
+SETTLED, IDLE = 20.0, 60.0  # seconds that a site waits before it counts as idle, and that are then counted
 
 
 class Relay:
@@ -65,23 +68,53 @@ class Relay:
             sink.close()
 
 
-def main(rounds: str = "10") -> None:
+def main(rounds: str = "10", against: str = "", commit: str = "") -> None:
+    if against not in ("", "--against") or bool(against) != bool(commit):
+        raise SystemExit(f"{against} {commit} is not understood.  Type: network.py [rounds] [--against COMMIT]")
+    before = measured_at(commit, int(rounds)) if commit else None
+    numbers = measured(ROOT, int(rounds))
+    if before is not None:
+        print(f"{commit} / now:")
+        for name in ("train_s", "evaluate_s", "round_s", "coordinator_mb", "site_mb", "bytes_up", "bytes_down"):
+            quotient = f"{before[name] / numbers[name]:.1f}" if numbers[name] > 0.01 else "no step of its own any more"
+            print(f"  {name:<16}{before[name]:>10g} {numbers[name]:>10.3g}   {quotient}")
+    print(json.dumps(numbers))
+
+
+def measured_at(commit: str, rounds: int) -> dict[str, float]:
+    """Measure the code of a former commit."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder) / "former.tar"
+        run("git", "-C", ROOT, "archive", "--output", archive, commit)
+        shutil.unpack_archive(archive, Path(folder) / "former", filter="data")
+        print(f"--- {commit}", flush=True)
+        found = measured(Path(folder) / "former", rounds)
+        print("--- now", flush=True)
+        return found
+
+
+def measured(code: Path, rounds: int) -> dict[str, float]:
+    """Play a federation by the code in a folder, print what it took, and give the numbers of the last line."""
     work = Path(tempfile.mkdtemp())
     parties: list[subprocess.Popen[bytes]] = []
+    former, os.environ["PYTHONPATH"] = os.environ.get("PYTHONPATH"), str(code)
     try:
-        measure(work, int(rounds), parties)
+        os.chdir(work)  # Python looks for modules in the current folder first
+        return measure(work, rounds, parties, code / "examples" / "hospital")
     finally:
         for party in parties:
-            party.send_signal(signal.SIGINT)
+            party.terminate()
             party.wait()
+        os.environ["PYTHONPATH"] = former or ""
+        os.chdir(ROOT)
         shutil.rmtree(work)
 
 
-def measure(work: Path, rounds: int, parties: list[subprocess.Popen[bytes]]) -> None:
+def measure(work: Path, rounds: int, parties: list[subprocess.Popen[bytes]], hospital: Path) -> dict[str, float]:
     directory, port = work / "federation", free_port()
     for site in SITES:
-        shutil.copytree(HOSPITAL / site, work / site)
-    run(sys.executable, HOSPITAL / "deal.py", *(work / site for site in SITES))
+        shutil.copytree(hospital / site, work / site)
+    run(sys.executable, hospital / "deal.py", *(work / site for site in SITES))
     names = ["--classes", "malignant,benign", "--sites", ",".join(SITES)]
     sizes = ["--dim", "32", "--rounds", rounds, "--quorum", "3", "--tls", "localhost", "--port", port]
     run(*PROTEA, "federation", "init", directory, *names, *sizes)
@@ -135,7 +168,7 @@ def measure(work: Path, rounds: int, parties: list[subprocess.Popen[bytes]]) -> 
     numbers["coordinator_mb"] = round_to(sum(memory.pop("coordinator").values()))
     numbers["site_mb"] = round_to(median(sum(parts.values()) for parts in memory.values()))
     numbers["bytes_up"], numbers["bytes_down"] = (round_to(median(all_) / (rounds - 2)) for all_ in (ups, downs))
-    print(json.dumps(numbers))
+    return numbers | {"idle": round_to(idle), "load": round_to(os.getloadavg()[0])}
 
 
 def round_to(value: float) -> float:

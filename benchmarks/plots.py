@@ -1,8 +1,10 @@
 """Draw docs/performance.png from the newest numbers in benchmarks/results: how cost grows.
 
     python benchmarks/plots.py [FILE.png]
+    python benchmarks/plots.py sites [FILE.png]
 
-It needs growth.py, scale.py, geometry.py and target.py to have been run, and matplotlib (``protea[plots]``).
+The first needs growth.py, scale.py, geometry.py and target.py to have been run, the second, which draws
+docs/sites.png, needs sites.py.  Both need matplotlib (``protea[plots]``).
 """
 
 from __future__ import annotations
@@ -83,6 +85,30 @@ def against_plain(axes: Axes, rows: list[dict[str, Any]]) -> None:
     axes.set(xlim=(0, 1.2 * max(ratios)), xlabel="times as fast", title="Against the plain loop")
 
 
+def sites(path: str = "docs/sites.png") -> None:
+    """Of each number of sites the newest row."""
+    rows = {row["sites"]: row for line in runs("sites") for row in line["numbers"]}
+    found = [rows[count] for count in sorted(rows)]
+    x = [row["sites"] for row in found]
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
+    times, own, memory = figure.subplots(1, 3)
+    times.plot(x, [row["round_s"] for row in found], "o-", color=BLUE)
+    times.set(title="A round, on two cores for all", ylabel="seconds", ylim=(0, None))
+    for name, colour in (("superlink", ORANGE), ("coordinator", BLUE), ("sites", GREEN)):
+        own.plot(x, [1000 * row[f"{name}_cpu_s"] / row["sites"] for row in found], "o-", color=colour, label=name)
+    own.set(title="CPU of a round, by site", ylabel="ms", ylim=(0, None))
+    own.legend(frameon=False, fontsize=8)
+    for name, colour in (("coordinator", BLUE), ("superlink", ORANGE), ("site", GREEN)):
+        label = "one site, client process" if name == "site" else name
+        memory.plot(x, [row[f"{name}_mb"] for row in found], "o-", color=colour, label=label)
+    memory.set(title="Memory (shared pages in parts)", ylabel="MB", ylim=(0, None))
+    memory.legend(frameon=False, fontsize=8)
+    for axes in (times, own, memory):
+        axes.set(xlabel="sites", xticks=x)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(Path(path), dpi=110)
+
+
 def main(path: str = "docs/performance.png") -> None:
     figure = Figure(figsize=(11, 6.2), layout="constrained")
     grid = figure.subplots(2, 3).flat
@@ -98,4 +124,4 @@ def main(path: str = "docs/performance.png") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sites(*sys.argv[2:]) if sys.argv[1:2] == ["sites"] else main(*sys.argv[1:])

@@ -14,11 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from protea.studies import papers
 from protea.studies.papers.plan import Scale, plan
 from protea.studies.reproduce import TableResults, value
@@ -59,12 +54,23 @@ def write(path: Path, rows: list[Row]) -> None:
         )
 
 
-def main(folder: Path, table: Path, picture: Path) -> None:
-    if folder.is_dir():
-        write(table, of_runs(folder))
+def collected(table: Path) -> dict[tuple[str, str, str], list[float]]:
+    """Return accuracies by method, attack and defence, one for each seed."""
     found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for method, attack, defence, _, accuracy in of_file(table):
         found[method, attack, defence].append(accuracy)
+    return found
+
+
+def main(folder: Path, table: Path, picture: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    if folder.is_dir():
+        write(table, of_runs(folder))
+    found = collected(table)
     methods = list(dict.fromkeys(method for method, _, _ in found))
     figure, places = plt.subplots(
         len(methods),

@@ -75,6 +75,7 @@ class Target:
     seeds: Sequence[bytes]
     feed: Callable[[bytes], None]
     declared: type[Exception] = PayloadError
+    spoil: Callable[[Random, bytes, Sequence[bytes]], bytes] = spoil
 
 
 @dataclass
@@ -211,7 +212,7 @@ def case(all: Sequence[Target], seed: int, number: int) -> tuple[Target, bytes]:
     """Case ``number`` of a seed: which way, and the spoilt message."""
     rng = Random(f"{seed}/{number}")
     target = rng.choice(all)
-    return target, spoil(rng, rng.choice(target.seeds), rng.choice(all).seeds)
+    return target, target.spoil(rng, rng.choice(target.seeds), rng.choice(all).seeds)
 
 
 def judged(target: Target, message: bytes) -> str:

@@ -165,3 +165,29 @@ def test_a_server_has_no_model_in_its_file(tmp_path: Path) -> None:
         load_server(toy.server(), tmp_path)
     with pytest.raises(CheckpointError, match="cannot be read"):
         load_server(toy.server(), tmp_path / "nowhere")
+
+
+# Files: bundles, tasks, keys, requests, records, checkpoints
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Sequence[fuzzer.Target]:
+    pytest.importorskip("flwr", reason="lacking: extra flower")
+    from fuzz.files import targets
+
+    return list(targets(tmp_path_factory.mktemp("files")))
+
+
+def test_real_files_are_accepted(files: Sequence[fuzzer.Target]) -> None:
+    kinds = {"bundle", "task", "site-key", "public-key", "certificate", "invitation", "request", "chain", "ledger"}
+    assert {target.name for target in files} == kinds | {"partition", "state", "metrics"}
+    for target in files:
+        for seed in target.seeds:
+            target.feed(seed)
+
+
+@pytest.mark.parametrize("cases", [400, *by_night(20_000)])
+def test_no_spoilt_file_does_harm(files: Sequence[fuzzer.Target], cases: int, tmp_path: Path) -> None:
+    found = fuzzer.fuzz(files, range(cases), seed=3, failures=tmp_path / "failures")
+    assert found.failures == []
+    assert len({name for name, outcome in found.outcomes if outcome == "refused"}) == len(files)

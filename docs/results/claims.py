@@ -21,9 +21,15 @@ PAGE = HERE.parent / "results.md"
 BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
 
 
+LONG, PARTS = "long: ", "ablation: "  # how the settings of long.md begin
+
+
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says of two methods, in one number of their runs, in settings whose name begins so."""
+    """What a paper says of two methods, in one number of their runs, in settings whose name begins so.
+
+    A method may name fields that were changed: ``fedtgp margin=none``.
+    """
 
     paper: str
     says: str
@@ -49,19 +55,41 @@ CLAIMS = (
     Claim("", "FedSA is better than training alone", "fedsa", "local"),
     Claim("", "FedPAGR is better than training alone", "fedpagr", "local"),
     Claim("ours", "FedLOO is better than training alone", "fedloo", "local"),
-    Claim("FedTGP", "is better than FedProto, after 300 rounds", "fedtgp", "fedproto", settings="300 rounds"),
-    Claim("ProtoNorm", "is better than FedTGP, after 300 rounds", "protonorm", "fedtgp", settings="300 rounds"),
-    Claim("FedSA", "is better than FedTGP, after 300 rounds", "fedsa", "fedtgp", settings="300 rounds"),
-    Claim("ours", "FedLOO is better than training alone, after 300 rounds", "fedloo", "local", settings="300 rounds"),
+    Claim("FedTGP", "is better than FedProto, at length", "fedtgp", "fedproto", settings=LONG),
+    Claim("ProtoNorm", "is better than FedProto, at length", "protonorm", "fedproto", settings=LONG),
+    Claim("ProtoNorm", "is better than FedTGP, at length", "protonorm", "fedtgp", settings=LONG),
+    Claim("FedSA", "is better than FedTGP, at length", "fedsa", "fedtgp", settings=LONG),
+    Claim("FedPAGR", "has a better ensemble than FedTGP, at length", "fedpagr", "fedtgp", "ensemble", LONG),
+    Claim("", "FedTGP is better than training alone, at length", "fedtgp", "local", settings=LONG),
+    Claim("ours", "FedLOO is better than training alone, at length", "fedloo", "local", settings=LONG),
+    Claim("FedProtoKD", "has a better server than FedPKD", "fedprotokd", "fedpkd", "server", LONG),
+    Claim("FedProtoKD", "has a better server than Fed2PKD", "fedprotokd", "fed2pkd@student", "server", LONG),
+    Claim("FedProtoKD", "a margin for each class helps its server", "fedprotokd", "fedprotokd@zeta", "server", LONG),
+    Claim("FedProtoKD", "importance helps its server", "fedprotokd", "fedprotokd@no_importance", "server", LONG),
+    Claim("ours", "a teacher of probabilities helps its server", "fedprotokd@mixture", "fedprotokd", "server", LONG),
+    Claim("FedTGP", "the adaptive margin (ACL) helps", "fedtgp", "fedtgp margin=none", settings=PARTS),
+    Claim("FedTGP", "the network before the prototypes helps", "fedtgp", "fedtgp mlp=false", settings=PARTS),
+    Claim("FedSA", "the contrastive term helps", "fedsa", "fedsa contrast=0", settings=PARTS),
+    Claim("FedSA", "calibration helps", "fedsa", "fedsa calibration=0", settings=PARTS),
+    Claim("FedPAGR", "alignment helps", "fedpagr", "fedpagr alignment=0", settings=PARTS),
+    Claim("FedPAGR", "separation helps the ensemble", "fedpagr", "fedpagr separation=0", "ensemble", PARTS),
+    Claim("ProtoNorm", "alignment helps", "protonorm", "protonorm alignment=none", settings=PARTS),
+    Claim("ProtoNorm", "scaling FedProto up by 1.1 helps it", "fedproto scale=1.1", "fedproto", settings=PARTS),
+    Claim("ProtoNorm", "scaling FedProto up by 1.4 harms it", "fedproto", "fedproto scale=1.4", settings=PARTS),
 )
 
 
 def entry(board: Board, method: str) -> Entry | None:
-    """Find a method in a setting: by its name, with the fields that were chosen for it there."""
+    """Find a method in a setting: by its name and the fields named, with those that were chosen for it there."""
     if method == "local":
         return board.local
-    found = [each for each in board.entries if each.method.split()[0] == method and not each.method.endswith("alone")]
-    return found[0] if found else None
+    name, *fields = method.split()
+    found = [
+        each
+        for each in board.entries
+        if (words := each.method.split())[0] == name and words[-1] != "alone" and set(fields) <= set(words)
+    ]
+    return min(found, key=lambda each: len(each.method.split()), default=None)  # nothing else was changed
 
 
 def differences(claim: Claim, found: Sequence[Board]) -> list[Spread]:
@@ -69,7 +97,7 @@ def differences(claim: Claim, found: Sequence[Board]) -> list[Spread]:
     spreads = []
     for board in found:
         one, other = entry(board, claim.better), entry(board, claim.than)
-        if claim.settings not in board.setting or one is None or other is None:
+        if not board.setting.startswith(claim.settings) or one is None or other is None:
             continue
         known = {row.seed: getattr(row, claim.number) for row in other.rows}
         pairs = [

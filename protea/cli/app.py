@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import click
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import protea
 from protea.core.errors import ProteaError
@@ -44,6 +44,22 @@ COMMANDS = {  # module of this folder and name in it, and the first sentence of 
 }
 
 
+USUAL = {"--beside": "local"}  # what options mean that may stand without a value
+
+
+class Command(TyperCommand):
+    """A subcommand in which some options may stand without a value, before another option or at the end."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put in the values that are left out."""
+        whole = list[str]()
+        for place, word in enumerate(args):
+            whole.append(word)
+            if word in USUAL and (place + 1 == len(args) or args[place + 1].startswith("-")):
+                whole.append(USUAL[word])
+        return super().parse_args(ctx, whole)
+
+
 class LazyCommands(TyperGroup):
     """The subcommands, each imported when it is used: help and completion are there before torch could be imported."""
 
@@ -60,7 +76,7 @@ class LazyCommands(TyperGroup):
         found = getattr(import_module(f"protea.cli.{module}"), attribute)
         if not isinstance(found, typer.Typer):
             one = typer.Typer(add_completion=False)
-            one.command(name)(found)
+            one.command(name, cls=Command)(found)
             found = one
         return typer.main.get_command(found)
 

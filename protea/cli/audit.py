@@ -130,10 +130,11 @@ def stated(found: AuditResult) -> Iterator[Finding]:
 
     for name in found.classes:
         worst = most_telling(found.of_class(name))
-        yield Finding(name, kind_of(worst), worst.words, worst.verdict)
+        yield Finding(name, kind_of(worst), worst.words, worst.verdict, found.without_model[name] != worst.verdict)
     for each in found.findings:
         if not each.label:
-            yield Finding("all classes", kind_of(each), in_words(each), each.verdict)
+            by_model = each.knowledge == "client's model"
+            yield Finding("all classes", kind_of(each), in_words(each), each.verdict, by_model)
 
 
 @contextmanager

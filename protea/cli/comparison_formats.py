@@ -75,6 +75,9 @@ def cells(found: Comparison) -> dict[str, list[str]]:
         "per MB": lambda row: "-" if row.per_megabyte is None else brief((100 if share else 1) * row.per_megabyte),
         "target": reached if found.target is not None else None,
         "major": lambda row: shown(row.majority, share),
+        "steps": (lambda row: "-" if row.steps is None else f"{row.steps:.0f}")
+        if any(row.steps is not None for row in found.rows)
+        else None,
         "sent": lambda row: format_bytes(row.sent),
     }
     return {name: [make(row) for row in found.rows] for name, make in columns.items() if make is not None}
@@ -133,6 +136,8 @@ def table(found: Comparison, clients: bool = False) -> str:
 def explained(found: Comparison) -> list[str]:
     """Explain the columns whose names do not say what they mean."""
     lines = ["per MB: per megabyte sent up and down.  major: always answering each client's commonest class."]
+    if any(row.steps is not None for row in found.rows):
+        lines.append("steps: of SGD, of a client on its own samples, mean over clients.")
     if found.target is not None:
         goal = f"{100 * found.target:g} %" if found.choice.built_in else f"{found.target:g}"
         lines.append(f"target: first round with {goal}, mean over runs.")
@@ -221,6 +226,7 @@ def plain_methods(found: Comparison) -> list[dict[str, Any]]:
                 "target_runs": row.reached.runs if row.reached else None,
                 "majority": row.majority,
                 "bytes": row.sent,
+                "steps": row.steps,
                 "measure": choice.measure,
                 "rule": choice.rule,
                 "scope": choice.scope,

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from protea.core.errors import ConfigError
+from protea.core.shell import quoted
 
 BESIDE = ["fedproto", "local", "alone"]
 
@@ -31,7 +32,9 @@ def demo(
     compare([out, *(out.with_name(f"{out.name}-{name}") for name in BESIDE)], clients=True)
     console = Console(stderr=True)
     console.print(
-        f"\nLook at it: open {out / 'report.html'}, or protea watch {out.parent}", soft_wrap=True, highlight=False
+        f"\nLook at it: open {quoted(out / 'report.html')}, or protea watch {quoted(out.parent)}",
+        soft_wrap=True,
+        highlight=False,
     )
     console.print("To go on: protea examples DIR copies this experiment and others.", soft_wrap=True, highlight=False)
 
@@ -49,7 +52,7 @@ def examples(
         raise ConfigError(f"{folder} cannot be written: {error.strerror}.  Choose another folder.") from error
     count = sum(path.is_file() for path in folder.rglob("*"))
     Console().print(
-        f"{count} files in {folder}.  Try: protea run {folder / 'digits.toml'}", soft_wrap=True, highlight=False
+        f"{count} files in {folder}.  Try: protea run {quoted(folder / 'digits.toml')}", soft_wrap=True, highlight=False
     )
 
 

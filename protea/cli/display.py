@@ -32,6 +32,7 @@ from protea.runs.gain import Gain
 from protea.runs.observers import Observer
 from protea.runs.progress import client_jobs
 from protea.runs.result import Result
+from protea.runs.steps import rounds_and_steps
 
 
 class Quiet(Observer):
@@ -136,8 +137,8 @@ class Live(Quiet):
 
 
 COLUMNS = {
-    "own rule": "own rule: as the method answers; by head: by the classifier; clients: own rule, "
-    f"{WEIGHTINGS['uniform']}; the others {WEIGHTINGS['weighted']}; best: best round by own rule (which).",
+    "own rule": "own rule: as the method answers; head: by the classifier; last: own rule in the last round; best: in "
+    f"the best one on test samples (which); all {WEIGHTINGS['weighted']}.",
     "ensemble": "ensemble: all clients together on the shared test set, by their own rule.",
     "server": "server: the server's model on the shared test set.",
     "up": "up, down: all clients and rounds.",
@@ -156,24 +157,25 @@ def results(console: Console, found: Sequence[Result]) -> None:
     shared = any(result.summary["shared"] for result in found)
     served = any(result.summary["server"] for result in found)
     extra = ["ensemble"] * shared + ["server"] * served
-    for name in ("own rule", "by head", "clients", "best", *extra, "up", "down", "time"):
+    for name in ("own rule", "head", "last", "best", *extra, "up", "down", "time"):
         table.add_column(name, justify="right", no_wrap=True)
     for result in found:
         s: dict[str, Any] = result.summary
         best = s["protocols"].get("best")
         highest = f"{percent(best['test']['method']['weighted'])} ({best['rounds'][0]})" if best else "-"
-        rule = s["test"].get("method", {}).get("uniform")
+        last = s["protocols"].get("final", {}).get("test", {}).get("method", {}).get("weighted")
         head = s["test"].get("head", {}).get("weighted")
         ensemble = [percent(s["shared"].get("method", {}).get("ensemble"))] * shared
         server = [percent(s["server"].get("head"))] * served
         table.add_row(
-            s["method"], percent(s["accuracy"]), percent(head), percent(rule),
+            s["method"], percent(s["accuracy"]), percent(head), percent(last),
             highest, *ensemble, *server,
             format_bytes(s["bytes_up"]), format_bytes(s["bytes_down"]), f"{s['cost']['seconds']:.0f} s",
         )  # fmt: skip
     table.add_row("majority", percent(found[0].summary["majority"]))
     console.print(table)
     words = [COLUMNS[name] for name in ("own rule", *extra, "up")]
+    words += dict.fromkeys(rounds_and_steps(len(result.records), result.steps) for result in found)
     console.print("  ".join(words), style="dim", highlight=False)
     for result in found:
         if "privacy" in result.summary:

@@ -11,6 +11,7 @@ from rich.console import Console
 from protea.cli.federation import say
 from protea.cli.predict import chosen_client, refuse_without_models
 from protea.config.units import format_bytes, percent
+from protea.core.shell import quoted
 
 if TYPE_CHECKING:  # imported when the command is called
     from protea.runs.model_folder.contents import Contents
@@ -63,4 +64,7 @@ def write_and_show(contents: Contents, to: Path) -> None:
         say(console, f"Accuracy {percent(right / of)} % on its own {of:,} test samples.")
     say(console, f"Written: {to} and {packed}, {format_bytes(packed.stat().st_size)}")
     example = "new.csv" if origin.preparation.table is not None else "new.npz"
-    say(console, f"Try: protea predict {to} {example}, or without Protea: python {to / 'load.py'} {example}")
+    say(
+        console,
+        f"Try: protea predict {quoted(to)} {example}, or without Protea: python {quoted(to / 'load.py')} {example}",
+    )

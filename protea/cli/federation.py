@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import json
+import tomllib
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE
@@ -14,7 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from protea.core.errors import ConfigError
-from protea.network.coordinator.status import Show, Status
+from protea.core.shell import quoted
+
+if TYPE_CHECKING:
+    from protea.network.coordinator.status import Show, Status
 
 app = typer.Typer(help="Coordinate a federation over a network.", no_args_is_help=True, add_completion=False)
 
@@ -63,8 +68,11 @@ def init(
     if tls is None:
         say(console, "Without --tls the server is for this machine only: neither encrypted, nor are sites told apart.")
     else:
-        say(console, "Each bundle holds that site's private key.  Hand it over on a safe way, then delete it here.")
-    say(console, f"Start: protea federation serve {directory}")
+        if sites:
+            say(console, "Each bundle holds that site's private key.  Hand it over on a safe way, then delete it here.")
+        say(console, "Sites that make their own keys:  protea site request NAME  there, then here")
+        say(console, f"  protea federation invite {quoted(directory)} --request NAME.request")
+    say(console, f"Start: protea federation serve {quoted(directory)}")
 
 
 @app.command()
@@ -74,13 +82,35 @@ def invite(
     renew: Annotated[
         bool, typer.Option("--renew", help="Write all bundles anew, after task.toml was changed.")
     ] = False,
+    request: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="What a site wrote by: protea site request.  Repeatable.", show_default=False
+        ),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take a new key that the former one has not signed: that was lost.")
+    ] = False,
 ) -> None:
-    """Write bundles for further sites.  A federation that is running lets them in at its next round."""
+    """Write bundles for further sites.  A federation that is running lets them in at its next round.
+
+    A site that made its own key asks by a file; its bundle has no private key.  So does one that changes its key.
+    """
     from protea.network.coordinator.directory import CoordinatorDirectory
+    from protea.network.trust.requests import read_request
+    from protea.network.trust.signatures import fingerprint
 
     federation, console = CoordinatorDirectory.open(directory), Console()
-    if not names and not renew:
-        raise ConfigError("Whom to invite?  Give names of sites, or --renew.")
+    if not names and not renew and not request:
+        raise ConfigError("Whom to invite?  Give names of sites, --request FILE, or --renew.")
+    for file in request or []:
+        asked = read_request(file)
+        path = federation.answer(asked, replace_key=replace)
+        say(console, f"Bundle for {asked.site}, without a private key: {path}")
+        say(
+            console, f"  Its key, to be compared with what {asked.site} reads to you: {fingerprint(asked.key.encode())}"
+        )
+        say(console, f"  Yours, to be read to them: {fingerprint(federation.signer.public())}")
     for path in federation.renew() if renew else []:
         say(console, f"Bundle: {path}")
     for name in names or []:
@@ -99,6 +129,42 @@ def remove(
 
 
 @app.command()
+def rotate(directory: Directory) -> None:
+    """Make the coordinator's own keys anew: the one that signs jobs and, with TLS, the authority's.
+
+    All sites need the new bundles before they can go on; the former key vouches for the new one.
+    """
+    from protea.core.files import hold_lock
+    from protea.network.coordinator.directory import CoordinatorDirectory
+    from protea.network.trust.signatures import fingerprint
+
+    federation, console = CoordinatorDirectory.open(directory), Console()
+    with hold_lock(directory / ".lock", f"{directory} is being served.  Stop that first."):
+        paths = federation.rotate()
+    for path in paths:
+        say(console, f"Bundle: {path}")
+    say(console, f"The coordinator's new key: {fingerprint(federation.signer.public())}")
+    say(console, "Sites go on once they have opened theirs: protea site join BUNDLE")
+
+
+@app.command()
+def ledger(
+    directory: Directory,
+    site: Annotated[
+        list[str] | None, typer.Option(help="Show every answer of this site.  Repeatable.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write all lines, with their signatures and keys, to a new .jsonl file.", show_default=False),
+    ] = None,
+) -> None:
+    """Show which site took part in which rounds, and check its signature of every accepted upload."""
+    from protea.cli.ledger import show_ledger
+
+    show_ledger(Console(), directory, site or [], out)
+
+
+@app.command()
 def serve(
     directory: Directory,
     listen: Annotated[
@@ -114,30 +180,35 @@ def serve(
     ] = None,
 ) -> None:
     """Run the rounds; started again after a crash, go on from the last complete one."""
-    from protea.network.coordinator.directory import CoordinatorDirectory
-    from protea.network.coordinator.service import serve as serve_
-
-    CoordinatorDirectory.open(directory)
     console = Console()
+    for line in first_words(directory):
+        say(console, line)
     screen = Screen(console)
     with ExitStack() as opened:
         show: Show = screen.show
         if metrics is not None:
+            from protea.network.coordinator.directory import CoordinatorDirectory
             from protea.network.coordinator.metrics import MetricsServer
 
+            CoordinatorDirectory.open(directory)
             told = opened.enter_context(MetricsServer(metrics, directory))
             say(console, f"Metrics: {told.url}")
             show = both(screen.show, told.show)
         opened.enter_context(screen)
         try:
+            from protea.network.coordinator.directory import CoordinatorDirectory
+            from protea.network.coordinator.service import serve as serve_
+
+            CoordinatorDirectory.open(directory)
             numbers = serve_(directory, show, listen)
         except KeyboardInterrupt:
             screen.stop()
-            say(Console(stderr=True), f"Stopped.  Go on: protea federation serve {directory}")
+            say(Console(stderr=True), f"Stopped.  Go on: protea federation serve {quoted(directory)}")
             raise SystemExit(130) from None
+    say(console, f"The federation in {directory} has ended.")
     if numbers.get("accuracy") is not None:
         say(console, f"Accuracy {100 * numbers['accuracy']:.1f} % on the sites' own test samples.")
-    say(console, f"Records: {directory / 'run'}.  Look at them: protea report {directory / 'run'}")
+    say(console, f"Records: {directory / 'run'}.  Look at them: protea report {quoted(directory / 'run')}")
 
 
 def both(first: Show, second: Show) -> Show:
@@ -148,6 +219,24 @@ def both(first: Show, second: Show) -> Show:
         second(status, news)
 
     return show
+
+
+def first_words(directory: Path) -> list[str]:
+    """Return what a coordinator waits for, read without what takes long to import: the first thing on its screen.
+
+    Nothing for a directory that cannot be read: that is told, with what to do, when it is opened.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        guests = json.loads((directory / "federation.json").read_bytes())
+        task = tomllib.loads((directory / "task.toml").read_text("utf-8"))
+        names = [str(site["name"]) for site in guests["sites"] if not site.get("removed")]
+        host, port, quorum = str(guests["host"]), int(guests["port"]), int(task.get("quorum", 2))
+        who = ", ".join(names) or "sites to be invited"
+        return [
+            f"Federation {directory}: {task.get('rounds', 50)} rounds, at {host}:{port}.  The server is being started.",
+            f"It waits for {who}; a round begins with {quorum} or more.  Stop with Ctrl-C; nothing is lost.",
+        ]
+    return []
 
 
 class Screen:
@@ -182,17 +271,28 @@ def pictured(status: Status) -> Group:
     """Draw the status: a line on the round, and a table of the sites."""
     accuracy = "" if status.accuracy is None else f", accuracy {100 * status.accuracy:.1f} %"
     table = Table(box=SIMPLE)
-    for column in ("site", "connected", "model", "last", "accuracy", "refused"):
-        table.add_column(column, justify="right" if column in ("accuracy", "refused") else "left")
+    told = any(site.gain is not None for site in status.sites)
+    for column in ("site", "connected", "model", "last", "accuracy", *["over alone"] * told, "refused"):
+        table.add_column(column, justify="right" if column in ("accuracy", "over alone", "refused") else "left")
     for site in status.sites:
-        there = "removed" if site.removed else "yes" if site.connected else "no"
+        there = "removed" if site.removed else "late" if site.late else "yes" if site.connected else "no"
         own = "" if site.accuracy is None else f"{100 * site.accuracy:.1f} %"
-        row = [site.name, there, site.model, site.said, own, str(site.refused)]
-        table.add_row(*(Text(cell) for cell in row))  # plain text, no markup: sites sent part of it
+        gain = "" if site.gain is None else f"{100 * site.gain:+.1f}"
+        row = [site.name, there, site.model, site.said, own, *[gain] * told, str(site.refused)]
+        table.add_row(*(Text(printable(cell)) for cell in row))  # plain text, no markup: sites sent part of it
     head = Text(f"Round {status.round} of {status.task.rounds}{accuracy}: {status.doing}")
-    return Group(head, table)
+    return Group(head, *(Text(f"Warning: {each}") for each in status.warnings), table)
+
+
+def printable(text: str) -> str:
+    """Return text with a question mark for each character that is none, such as those that move a cursor.
+
+    >>> printable("north" + chr(27) + "[2J")
+    'north?[2J'
+    """
+    return "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
 
 
 def say(console: Console, text: str) -> None:
-    """Print plain text, neither wrapped nor marked up."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    """Print plain text, neither wrapped nor marked up, and nothing in it that a terminal would obey."""
+    console.print(printable(text), soft_wrap=True, highlight=False, markup=False)

@@ -31,7 +31,7 @@ def client_columns(found: Comparison) -> Columns:
     columns: Columns = {
         "method": [label for label, _ in rows],
         "seed": [str(client.seed) for _, client in rows],
-        "client": [str(client.client) for _, client in rows],
+        "client": [client.name or str(client.client) for _, client in rows],
         "samples": [str(client.samples) for _, client in rows],
         against: [f"{100 * client.reference:.2f}" for _, client in rows],
         "here": [f"{100 * client.accuracy:.2f}" for _, client in rows],
@@ -57,6 +57,7 @@ def plain_clients(found: Comparison) -> list[dict[str, Any]]:
             "against": found.against,
             "seed": client.seed,
             "client": client.client,
+            "name": client.name,
             "samples": client.samples,
             "reference": client.reference,
             "accuracy": client.accuracy,

@@ -13,7 +13,7 @@ from rich.table import Table
 from protea.core.errors import ConfigError
 from protea.core.files import write_text
 from protea.report.document import Document, DocumentSection, DocumentTable, document_page
-from protea.studies.leaderboard import MEANING, OVERVIEW, Board, boards, markdown, overview
+from protea.studies.leaderboard import ASIDE, MEANING, OVERVIEW, Board, boards, markdown, overview
 from protea.studies.result_rows import ResultRow, merged, read_rows, rows_of, write_rows
 
 DATA = Path("docs/results/data/runs.parquet")  # the results that come with the sources
@@ -28,7 +28,7 @@ def leaderboard(console: Console, places: Sequence[str], data: Path | None, out:
     if not page.parent.is_dir():
         raise ConfigError(f"{page.parent} is no folder.  Make it first, or choose another --out.")
     rows = gathered(places, data)
-    found = boards(rows)
+    found = boards(row for row in rows if not row.setting.startswith(ASIDE))
     if data is not None and places:
         write_rows(data, rows)
         say(console, f"Results: {data}, {len(rows):,} rows")

@@ -1,17 +1,22 @@
-"""``protea list`` and ``protea doctor``: what Protea offers, and which optional packages are installed."""
+"""``protea list`` and ``protea doctor``: what Protea offers, and which optional packages are installed.
+
+Both answer without torch, whose import takes seconds: of what comes with Protea, ``lists.json`` has all that is shown
+(``described.py`` writes it).  Only plug-ins of other packages are imported.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, fields
-from importlib import import_module
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
 
-import torch
 import typer
 from rich.box import SIMPLE
 from rich.console import Console
@@ -19,13 +24,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from protea.config import registry
-from protea.config.families import FAMILIES
-from protea.config.sections import participants
+from protea.core.data_places import complete_folder, data_places
 from protea.core.errors import ConfigError, nearest
-from protea.data.files import data_folders
-from protea.studies import papers
+from protea.core.shell import install_hint
 
-PAPER = re.compile(r"(?P<authors>[^.]+)\. (?P<where>.*\b\d{4}\b.*), (?P<link>https://\S+)")
 EXTRAS = {
     "vision": ("torchvision", "timm"),
     "text": ("transformers", "tokenizers", "peft"),
@@ -45,41 +47,43 @@ EXTRAS = {
 }
 
 
+@cache
+def stored() -> dict[str, Any]:
+    """Read the lists of what comes with Protea."""
+    lists: dict[str, Any] = json.loads((Path(__file__).parent / "lists.json").read_text(encoding="utf-8"))
+    return lists
+
+
+def row_of(group: str, name: str) -> dict[str, Any]:
+    """Give what is listed of a plug-in: from the file if it comes with Protea, else from itself."""
+    if name in registry.BUILT_IN[group] and name in stored()["plug-ins"].get(group, {}):
+        found: dict[str, Any] = stored()["plug-ins"][group][name]
+        return found
+    from protea.cli.described import described
+
+    return described(group, name)
+
+
 def methods() -> Table:
     """List the methods by family, each with the paper that its file names."""
     table = _table("name", "paper", "exchanges", "needs", "variants")
-    found = [(name, registry.find("methods", name)) for name in registry.table("methods")]
-    for family in dict.fromkeys(method.family for _, method in found):
+    found = {name: row_of("methods", name) for name in registry.table("methods")}
+    for family in dict.fromkeys(row["family"] for row in found.values()):
         table.add_row(f"[bold]{escape(family)}[/]")
-        for name, method in found:
-            if method.family == family:
-                needed = asdict(method().needs).items()
-                needs = ", ".join(need.replace("_", " ") for need, there in needed if there and need != "sums")
-                variants = ", ".join(method.variants)
-                table.add_row(f" {name}", paper(method), method.exchanges, needs or "-", variants or "-")
+        for name, row in found.items():
+            if row["family"] == family:
+                table.add_row(f" {name}", row["paper"], row["exchanges"], row["needs"] or "-", row["variants"] or "-")
         table.add_section()
     table.caption = "docs/methods/ has a page on each.  A variant is chosen by name@variant."
     table.caption_justify = "left"
     return table
 
 
-def paper(method: type) -> str:
-    """Cite a method's paper by authors, venue and year, from the second paragraph of its module's docstring."""
-    said = (import_module(method.__module__).__doc__ or "").split("\n\n")
-    cited = PAPER.fullmatch(" ".join(said[1].split())) if len(said) > 1 else None
-    if cited is None:
-        return "-"
-    first, *others = cited["authors"].split(", ")
-    authors = f"{first} et al." if len(others) > 1 else cited["authors"]
-    return f"{authors}, {cited['where']}"
-
-
 def families() -> Table:
     """List the model families with their architectures."""
     table = _table("name", "client i gets member i mod n")
-    for name, family in FAMILIES.items():
-        heads = ["" if not m.head else f" + head {'-'.join(map(str, m.head))}" for m in family]
-        table.add_row(name, ", ".join(m.architecture + head for m, head in zip(family, heads, strict=True)))
+    for name, members in stored()["families"].items():
+        table.add_row(name, members)
     return table
 
 
@@ -90,35 +94,29 @@ def plugged(group: str) -> Callable[[], Table]:
         table = _table("name", "settings", "")
         for name in registry.table(group):
             try:
-                found = registry.find(group, name)
-            except ConfigError as error:  # it needs an optional package
+                row = row_of(group, name)
+            except ConfigError as error:  # a plug-in of another package that cannot be imported
                 table.add_row(name, "-", escape(str(error)))
                 continue
-            found = getattr(found, "func", found)  # a partial has no docstring of its own
-            about = (found.__doc__ or "").strip().splitlines()[:1]
-            about = [] if about and about[0].startswith(f"{found.__name__}(") else about  # generated by dataclass
-            settings = [f.name for f in fields(found)] if hasattr(found, "__dataclass_fields__") else []
-            table.add_row(name, ", ".join(settings) or "-", "".join(about))
+            table.add_row(name, row["settings"] or "-", escape(f"{row['about']}{_lacking(row)}"))
         return table
 
     return make
+
+
+def _lacking(row: dict[str, Any]) -> str:
+    """Say how to install the package that a plug-in needs, where it is missing."""
+    package = row.get("package")
+    return "" if not package or find_spec(package) else f"  Not installed.  Type: {install_hint(package)}"
 
 
 def tables() -> Table:
     """List the tables of papers; the runs counted are those that Protea can do, over all seeds."""
     table = _table("name", "shows", "cells x rows", "runs", "rounds x clients")
     table.padding = (0, 1, 0, 0)
-    for name in papers.names():
-        preset, cells = papers.find(name)
-        possible = [(cell, row) for cell in cells for row in preset.rows if preset.lacking(cell, row) is None]
-        each = [preset.table(cell, row) for cell, row in possible]
-        sizes = dict.fromkeys(
-            f"{one['rounds']} x {participants(one['clients'], one.get('fraction', 1.0))}" for one in each
-        )
-        count = preset.seeds * len(possible)
-        table.add_row(name, preset.shows, f"{len(cells)} x {len(preset.rows)}", str(count), ", ".join(sizes))
-    needs = {word: why for paper in papers.papers() for word, why in papers.load(paper).needs.items()}
-    table.caption = "\n".join(f"{word} needs: {why}" for word, why in needs.items())
+    for name, row in stored()["tables"].items():
+        table.add_row(name, row["shows"], row["cells"], row["runs"], row["sizes"])
+    table.caption = "\n".join(f"{word} needs: {why}" for word, why in stored()["table needs"].items())
     table.caption_justify = "left"
     return table
 
@@ -152,20 +150,43 @@ def doctor() -> None:
     console = Console()
     table = _table("part", "state", "to add it")
     table.add_row("python", sys.version.split()[0], "")
-    table.add_row("torch", f"{torch.__version__}, {os.cpu_count()} cores", "")
-    for name, there in (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available())):
+    table.add_row("torch", f"{_version('torch') or 'missing'}, {os.cpu_count()} cores", "")
+    for name, there in accelerators().items():
         table.add_row(name, "available" if there else "not available", "")
     for extra, packages in EXTRAS.items():
         found = {package: _version(package) for package in packages}
         missing = any(v is None for v in found.values())
         state = ", ".join(f"{package} {v or 'missing'}" for package, v in found.items())
-        table.add_row(f"extra {extra}", state, f"pip install -e '.\\[{extra}]'" if missing else "")
+        table.add_row(f"extra {extra}", state, escape(install_hint(extra)) if missing else "")
     for name in registry.table("sources"):
-        if (files := getattr(registry.find("sources", name), "files", None)) is not None:
-            place = files.folder()
+        if (files := row_of("sources", name).get("files")) is not None:
+            places = [root / folder for root in data_places() for folder in files["folders"]]
+            place = complete_folder(places, files["files"])
             table.add_row(f"data {name}", str(place or "not here"), "" if place else "downloaded when used")
     console.print(table)
-    console.print(f"Data are looked for in {', '.join(map(str, data_folders()))}.", highlight=False, soft_wrap=True)
+    console.print(f"Data are looked for in {', '.join(map(str, data_places()))}.", highlight=False, soft_wrap=True)
+
+
+def accelerators() -> dict[str, bool]:
+    """Tell whether torch can use a graphics card; it is imported only where its build could."""
+    if not _built_for_cuda() and sys.platform != "darwin":
+        return {"cuda": False, "mps": False}
+    import torch
+
+    return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+
+
+def _built_for_cuda() -> bool:
+    """Tell whether torch's build knows CUDA or ROCm, by its own ``version.py``, which is read and not run."""
+    found = find_spec("torch")
+    if found is None or not found.submodule_search_locations:
+        return False
+    try:
+        text = (Path(found.submodule_search_locations[0]) / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return True  # torch itself will know
+    said = re.findall(r"^(?:cuda|hip)\b.*=\s*(\S+)", text, re.MULTILINE)
+    return not said or any(value != "None" for value in said)
 
 
 def _version(package: str) -> str | None:

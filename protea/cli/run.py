@@ -19,6 +19,7 @@ from protea.config.experiment import Experiment, experiment_from_table, load_exp
 from protea.config.toml import to_table
 from protea.config.words import ALONE
 from protea.core.errors import ClientError, ConfigError
+from protea.core.shell import quoted
 from protea.methods.local import Local
 from protea.runs import checkpoint
 from protea.runs import run as runs
@@ -48,7 +49,10 @@ def run(
     ] = None,
     beside: Annotated[
         list[str] | None,
-        typer.Option(help="Run this method too, on the same split; or alone.  Repeatable.", show_default=False),
+        typer.Option(
+            help="Run this method too, on the same split: local if none is named; or alone.  Repeatable.",
+            show_default=False,
+        ),
     ] = None,
     again: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out; start it if there is none.")
@@ -62,7 +66,8 @@ def run(
     logs = trackers.make_trackers(log or [])
     if again and out is None:
         raise ConfigError(
-            f"--resume does not say which run.  Name its directory: protea run {config_file} --out runs/NAME --resume"
+            f"--resume does not say which run.  Name its directory: "
+            f"protea run {quoted(config_file)} --out runs/NAME --resume"
         )
     first = load_experiment(config_file, changes or [])
     experiments = [("", first), *((name, with_method(first, name)) for name in beside or [])]
@@ -136,13 +141,15 @@ def interruptible(directory: Path) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        raise ClientError(f"{error}\n  What was done so far is in {directory}; protea resume {directory}") from error
+        raise ClientError(
+            f"{error}\n  What was done so far is in {directory}; protea resume {quoted(directory)}"
+        ) from error
     except KeyboardInterrupt:
         if (directory / "config.toml").is_file():
             kept = checkpoint.complete(directory / "checkpoints")
             where = f"after round {int(kept[-1].name)}" if kept else "from the beginning"
             Console(stderr=True).print(
-                f"Stopped.  Go on {where}: protea resume {directory}", soft_wrap=True, highlight=False
+                f"Stopped.  Go on {where}: protea resume {quoted(directory)}", soft_wrap=True, highlight=False
             )
         raise SystemExit(130) from None
 

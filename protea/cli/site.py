@@ -18,6 +18,7 @@ from protea.config.units import format_bytes
 from protea.config.words import RULES
 from protea.core.errors import ConfigError
 from protea.core.files import hold_lock, unused_path, write_bytes, write_text
+from protea.core.shell import quoted
 
 app = typer.Typer(help="Take part in a federation over a network.", no_args_is_help=True, add_completion=False)
 
@@ -53,11 +54,40 @@ def init(
         write_text(directory / name, text)
     if bundle is not None:
         open_bundle(directory, bundle)
-    console, where = Console(), "" if directory == Path() else f" --dir {directory}"
+    console, where = Console(), "" if directory == Path() else f" --dir {quoted(directory)}"
     if "site.py" in files:
         say(console, f"Fill in model() and data() in {directory / 'site.py'}.")
     say(console, f"Read {directory / 'policy.toml'}: it says what may leave this site, and holds against every task.")
     say(console, f"Then see what would leave: protea site check BUNDLE{where}")
+
+
+@app.command()
+def request(
+    name: Annotated[str, typer.Argument(help="The site's name in the federation.", show_default=False)],
+    directory: Directory = Path(),
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Ask to change to a new key, which takes effect with the new bundle.")
+    ] = False,
+) -> None:
+    """Make this site's own key, and write a request for the coordinator.  The private key never leaves."""
+    from protea.network.trust.keys import public_of_site
+    from protea.network.trust.requests import KEY, read_request, write_request
+    from protea.network.trust.signatures import fingerprint
+
+    own, given = directory / KEY, directory / "bundle" / KEY
+    if not rotate and given.exists():
+        raise ConfigError(
+            f"{directory} has a key that the coordinator made.  Change it to one of its own: "
+            f"protea site request {name} --rotate"
+        )
+    former = own if own.exists() else given if given.exists() else None
+    path, console = write_request(directory, name, former, rotate=rotate), Console()
+    say(console, f"Request: {path}.  It may be sent as it is: it has no secret.")
+    say(console, f"Its key, to be read to the coordinator: {fingerprint(read_request(path).key.encode())}")
+    if rotate and former is not None:
+        now = fingerprint(public_of_site(former.read_bytes()))
+        say(console, f"The key before, which holds until the new bundle is here: {now}")
+    say(console, f"There: protea federation invite DIRECTORY --request {path.name}")
 
 
 @app.command()
@@ -73,6 +103,7 @@ def check(
     from protea.cli.site_statement import print_statement, statement_document
     from protea.network.site.check import trial
     from protea.network.site.directory import Site
+    from protea.network.site.refusals import listed
     from protea.network.site.statement import make_statement
     from protea.report.document import document_page
 
@@ -87,7 +118,13 @@ def check(
     if html is not None:
         write_text(html, document_page(document))
         say(console, f"Written: {html}, a page to print and sign.")
-    say(console, "Ready.  Take part: protea site join" + ("" if directory == Path() else f" --dir {directory}"))
+    join = "protea site join" + ("" if directory == Path() else f" --dir {quoted(directory)}")
+    if found.leaking:
+        say(
+            console, f"Not ready: {listed(found.leaking)} would leak; see the first warnings.  It works, though: {join}"
+        )
+    else:
+        say(console, f"Ready.  Take part: {join}")
 
 
 @app.command()
@@ -192,12 +229,14 @@ def put_in(directory: Path, bundle: Path) -> None:
     """Unpack a bundle while the directory's lock is held; put the state of a former task aside."""
     from protea.network import task as tasks
     from protea.network.trust.bundles import Bundle, open_bundle, read_bundle, read_invitation
+    from protea.network.trust.chain import CHAIN, leads
 
     there = directory / "bundle"
     if (there / "bundle.json").exists():
         new = read_bundle(bundle)
         old, other = Bundle(there), read_invitation(new["bundle.json"], str(bundle))
-        if old.coordinator != new["coordinator.pub"] or old.invitation.id != other.id:
+        known = leads(new.get(CHAIN, b"[]"), old.coordinator, new["coordinator.pub"])
+        if not known or old.invitation.id != other.id:
             raise ConfigError(
                 f"{directory} belongs to site {old.invitation.site} of another federation or another site, and has its "
                 f"state.  Use another directory for {bundle}: protea site init"

@@ -37,6 +37,8 @@ SETTINGS = """# Settings of this site.  What is commented out is the default.
 # standardise = true   # each feature to mean 0 and deviation 1, by this site's training samples; kept for predictions
 # report = true        # false: tell nothing of how accurate this site's model is; true: what policy.toml allows
 
+# beside = true        # also train a model alone, and show what the federation gives beside it; twice the work
+
 # [split]              # of the samples that data() gives, unless it gives a test part too
 # test = 0.2
 # validation = 0.1
@@ -58,6 +60,7 @@ methods = [
     "local", "fedproto", "fedtgp", "fedpagr", "fedsa", "protonorm", "feddistill", "fedgh", "fedhp", "fedproc", "fedloo",
     "fedorgp", "fedsaf",
 ]
+gain = false                # true: tell how much better than training alone, if site.toml has beside = true
 max_rounds = 100            # of a task: every round tells more
 max_upload = "10MB"         # in one round
 filters = []                # that a task must have, such as ["clip", "noise"]

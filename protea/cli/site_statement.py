@@ -53,12 +53,18 @@ def _leaving(found: Statement) -> DocumentSection:
             "What leaves", ["This method sends no prototypes; what it sends instead is in the annex."]
         )
     classes = ", ".join(name for name, _, _ in rows)
+    least = found.trial.summed
+    masked = [
+        f"All of this leaves under a mask: a coordinator that keeps to the protocol can read the sum over all sites "
+        f"of a round, at least {least}, and no site's part in it.  The numbers here are what is behind the mask."
+    ]
     return DocumentSection(
         "What leaves, in each round",
         [
             "One vector of numbers for each class below, made of the features of all its training samples here.",
             f"Classes whose prototypes leave: {classes}.",
             f"With it go: {found.trial.beside}.",
+            *(masked if least else []),
         ],
         DocumentTable(("class", "samples behind it", "told"), rows, ("samples behind it",)),
     )

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from protea.cli.comparison_formats import table
 from protea.config.units import percent
 from protea.core.errors import ConfigError
+from protea.core.shell import quoted
 from protea.federation.record import Record
 from protea.runs.compare import compare
 from protea.studies.grid import SweepRun, SweepSource, grid
@@ -103,7 +104,7 @@ def conclude(console: Console, path: Path, found: list[SweepOutcome]) -> None:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     for warning in warnings:
         console.print(warning, style="yellow", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"Runs are in {path}.  Compare them: protea compare {path}", highlight=False, soft_wrap=True)
+    console.print(f"Runs are in {path}.  Compare them: protea compare {quoted(path)}", highlight=False, soft_wrap=True)
 
 
 def announce(console: Console, path: Path, source: SweepSource, tried: list[TriedRun]) -> None:

@@ -19,6 +19,7 @@ from protea.config import registry
 from protea.config.experiment import method_label
 from protea.config.toml import to_table
 from protea.core.errors import ConfigError, PluginError, nearest
+from protea.core.shell import install_hint
 from protea.federation.record import Record
 from protea.runs.observers import Observer
 from protea.runs.run import Run
@@ -164,7 +165,7 @@ def make_trackers(names: Sequence[str]) -> list[Observer]:
                 import_module(kind.package)
             except ModuleNotFoundError as error:
                 raise ConfigError(
-                    f"--log {name} needs the package {error.name}.  Install it: pip install -e '.[{kind.package}]'"
+                    f"--log {name} needs the package {error.name}.  Install it: {install_hint(kind.package)}"
                 ) from error
         found.append(kind())
     return found

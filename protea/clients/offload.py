@@ -20,6 +20,7 @@ from protea.clients.store import MakeClient, MemoryStore
 from protea.core.client import Client
 from protea.core.errors import ClientError, ConfigError
 from protea.core.process_memory import current_memory, return_free_memory
+from protea.core.scratch import ScratchFolder
 
 FULL = 0.75  # of what a process may have; the rest is for work on a client
 OBJECTS = 1 << 17  # bytes, about, of a client without its tensors
@@ -53,6 +54,7 @@ class OffloadedStore(MemoryStore):
         self._offloaded: set[int] = set()  # clients whose pages were released, and not touched since
         self._evicted: set[int] = set()  # clients that were saved and are to be built anew
         self._states: Path | None = None  # where those were saved
+        self._scratch: ScratchFolder | None = None  # which holds that folder, if nobody gave another
 
     @property
     def offloaded(self) -> Set[int]:
@@ -115,7 +117,9 @@ class OffloadedStore(MemoryStore):
         """Save a client and forget it; give the bytes of memory that this frees, beside its large tensors."""
         client = self._clients[id]
         if self._states is None:
-            self._states = Path(tempfile.mkdtemp(prefix="clients-", dir=self.folder))
+            self._scratch = ScratchFolder() if self.folder is None else None
+            place = self.folder if self._scratch is None else self._scratch.path
+            self._states = Path(tempfile.mkdtemp(prefix="clients-", dir=place))
         try:
             save_client(client, self._states)
         except OSError as error:

@@ -93,7 +93,7 @@ class Worker:
 
     def _reply(self, job: Job, client: Client) -> Reply:
         method, plan = self.method, self.plan
-        down = None if job.task in SUM_STEPS else self._broadcast(job, client)
+        down = None if job.task in SUM_STEPS else self.received(job, client)
         match job.task:
             case "keys" | "shares" | "masked" | "unmask":
                 return Reply(job.client, job.round, self._secure(client).answer(job.task, job.down))
@@ -107,6 +107,7 @@ class Worker:
                     plan.metrics,
                     answer=plan.answer,
                     single=plan.single_answers,
+                    train=plan.train_accuracy,
                 )
                 return plan.release.reply(Reply(job.client, job.round, pack(plan.release.evaluation(found))))
             case "answer":
@@ -127,7 +128,7 @@ class Worker:
                     said["loss"] = sum(client.losses) / len(client.losses)
                 return plan.release.reply(Reply(job.client, job.round, up, len(client.train), said))
 
-    def _broadcast(self, job: Job, client: Client) -> Any:
+    def received(self, job: Job, client: Client) -> Any:
         """Return what the method's server has sent along with a job."""
         down = unpack(self.method.down, {name: t.to(client.device) for name, t in job.down.items()})
         if down is not None:
@@ -173,8 +174,10 @@ class Worker:
         """Return what a client adds to a secure sum: its upload, and what else it would tell in the clear."""
         assert self.secure is not None
         told = client.losses and (privacy is None or not privacy.formal)
-        loss = sum(client.losses) / len(client.losses) if told else 0.0
-        return self.secure.sums_of(self.method.up, up, self.method.needs.sums, len(client.train), loss)
+        said = {"loss": sum(client.losses) / len(client.losses)} if told else {}
+        beside = self.plan.release.reply(Reply(client.id, client.round, samples=len(client.train), metrics=said))
+        loss = beside.metrics.get("loss", 0.0)
+        return self.secure.sums_of(self.method.up, up, self.method.needs.sums, beside.samples, loss)
 
     def forget(self, id: int) -> None:
         """Forget a client; it is built again when it is next needed."""

@@ -15,6 +15,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from protea.config import registry
 from protea.config.attack import Attack
 from protea.config.families import Models
+from protea.config.search_path import add_folder_of
 from protea.config.sections import Checkpoint, Data, Engine, Evaluation, Faults, Limits, participants
 from protea.config.toml import Table, check_settings, override, read_toml, settings_from_table, to_table
 from protea.config.words import label_with
@@ -110,7 +111,10 @@ def check_method(method: Any) -> None:
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read the experiment in a TOML file, with ``a.b=c`` changes, and check it."""
+    """Read the experiment in a TOML file, with ``a.b=c`` changes, and check it.
+
+    ``module:name`` in it is also looked for beside the file.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -119,6 +123,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
+    add_folder_of(path)
     return experiment_with_changes(read_toml(text, str(path)), overrides, str(path))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from pydantic import PositiveInt
@@ -88,16 +88,34 @@ class Models:
     dropout: Fraction = 0.1  # of the projector
     server: str | None = None  # architecture of a server model, for methods that have one
     start: str | None = None  # folder with the first weights of each client, client-000.safetensors and so on
+    clients: Mapping[str, MemberEntry] | None = None  # by name: clients that have another model than their number says
     channels_last: Literal["auto", "measure"] | tuple[str, ...] = "auto"  # see docs/performance.md
 
     @property
     def which(self) -> str:
         """The setting that names these models, for messages."""
+        if self.clients:
+            return "[models] with models.clients"
         return "models.members" if self.members else f"models.family={self.family}"
+
+    def of_clients(self, names: Sequence[str | None]) -> Models:
+        """Return the same models listed one by one, for clients that are called so (None: they have no names)."""
+        if not self.clients:
+            return self
+        known = [name for name in names if name is not None]
+        if strange := [name for name in self.clients if name not in known]:
+            hint = nearest(strange[0], known) if known else "They have none: set data.names, or deal out by-key."
+            raise ConfigError(f"models.clients has {strange[0]!r}, and no client is called so.  {hint}")
+        usual: Sequence[MemberEntry] = self.members or [_entry(member) for member in members(self)]
+        entries = [
+            usual[place % len(usual)] if name is None else self.clients.get(name, usual[place % len(usual)])
+            for place, name in enumerate(names)
+        ]
+        return replace(self, members=tuple(entries), clients=None)
 
     def check(self, needs: Needs, method: str) -> None:
         """Raise :class:`ConfigError` for models that do not exist, or that a method with these needs cannot use."""
-        family = members(self)
+        family = (*members(self), *map(Member.of, (self.clients or {}).values()))
         server = None if self.server is None else Member.of(self.server)
         known = {member.architecture for member in (*family, *((server,) if server else ()))}
         if not isinstance(self.channels_last, str) and (strange := sorted(set(self.channels_last) - known)):
@@ -116,6 +134,12 @@ class Models:
                 f"{method} needs heads that are all the same; {self.which} has heads of different shape.  "
                 f"Use a family that differs in its bodies only, such as htfe8 or tiny5."
             )
+
+
+def _entry(member: Member) -> MemberEntry:
+    """Write a member as an experiment file has it."""
+    head = {"head": list(member.head)} if member.head else {}
+    return {"name": member.architecture, **member.keywords, **head}
 
 
 def members(family: str | Models, explicit: Sequence[str | Mapping[str, object]] = ()) -> tuple[Member, ...]:

@@ -135,6 +135,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "resnet152": "protea.models.resnet:resnet152",
         "mlp": "protea.models.mlp:mlp",
         "mlp5": "protea.models.mlp:mlp5",
+        "random_features": "protea.models.mlp:random_features",
         "googlenet": "protea.models.vision:googlenet",
         "mobilenet_v2": "protea.models.vision:mobilenet_v2",
         "shufflenet_v2_x1_0": "protea.models.vision:shufflenet_v2_x1_0",
@@ -187,8 +188,8 @@ def find(group: str, name: str) -> Any:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
         raise PluginError(
-            f"{group} {name!r}: no module {error.name!r} to import.  It is looked for where Python looks; "
-            f"install its package, or set PYTHONPATH to the folder it is in."
+            f"{group} {name!r}: no module {error.name!r} to import.  It is looked for beside the experiment "
+            f"file and where Python looks; install its package, or set PYTHONPATH to the folder it is in."
         ) from error
     except AttributeError as error:
         hint = "  It is of a script: give it its experiment, protea.resume(directory, experiment)."

@@ -57,6 +57,7 @@ class Data:
     split: Split = field(default_factory=Split)  # of each client's samples
     augment: Augment = field(default_factory=Augment)
     seed: int | None = None  # of partition and split; the run's seed if not given
+    names: tuple[str, ...] | None = None  # of the clients, in their order; their keys if not given and they have such
 
     @property
     def from_file(self) -> bool:
@@ -78,6 +79,7 @@ class Evaluation:
     clients: Literal["all", "participants"] = "all"
     shared: Literal["never", "last"] | PositiveInt = "last"  # every n rounds, clients on the shared test set
     local_prototypes: bool = True  # as one more rule; needs a look at the training data
+    train: bool = False  # also on the samples that clients train on, by the method's own rule; in simulations
     snapshots: NonNegativeInt = 20  # of all prototypes, over the run, for its report
     features: NonNegativeInt = 1  # clients whose test samples' features each snapshot holds too
     protocol: Protocol = "validation"  # the round whose numbers are reported; final where nothing is held out
@@ -198,6 +200,7 @@ class Limits:
 
     upload: Size = "256MB"
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e6  # of a prototype, or any other vector, not of counts
+    samples: PositiveInt = 1_000_000_000  # of a class, or in all, that a client may claim: means may be weighed by them
     bound: bool = True  # class vectors out of proportion to the others' are pulled in: the filter bound, unless named
     quarantine: NonNegativeInt = 3  # refusals in a row, after which a client is not asked any more; 0 for never
 

@@ -28,11 +28,21 @@ Table = dict[str, Any]
 def read_toml(text: str, where: str) -> Table:
     """Return the tables of a TOML text; raise :class:`ConfigError`, beginning with ``where``, for anything else."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        table = tomllib.loads(text)
+        _refuse_huge(table, where)
+        return table
+    except ValueError as error:  # no TOML, or a number of thousands of digits
         raise ConfigError(f"{where} is not a TOML file: {error}") from error
     except RecursionError:
         raise ConfigError(f"{where} is not a file of settings: its tables and lists are nested too deep.") from None
+
+
+def _refuse_huge(value: object, where: str) -> None:
+    """Raise :class:`ConfigError` for a whole number of more than 64 bits, which TOML does not have."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{where} has a number of {value.bit_length()} bits; whole numbers have 64 at most.")
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _refuse_huge(inner, where)
 
 
 def settings_from_table(kind: type[Any], table: object, where: str, path: str = "", tag: str = "") -> Any:
@@ -237,7 +247,7 @@ def _value(text: str) -> Any:
     """Return the value that a text is in TOML; a text that is none stands for itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

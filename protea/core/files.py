@@ -160,7 +160,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         known = value.pop("sum")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error!r}.") from error
     if known != checksum_of(value):
         raise CheckpointError(f"{path} is damaged: it does not agree with its checksum.")

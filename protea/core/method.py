@@ -71,6 +71,7 @@ class Method(Generic[Down, Up]):
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name -> fields that differ from the default
     family: ClassVar[str] = "-"  # by what is shared: "class vectors", "weights", ..., for lists
     exchanges: ClassVar[str] = "-"  # in plain words, for lists
+    public_map: ClassVar[bool] = False  # class vectors are means by a map that all have: no model is needed to try them
 
     @property
     def reveals(self) -> frozenset[Reveals] | None:
@@ -128,6 +129,10 @@ class Method(Generic[Down, Up]):
     def server_model(self, server: Server) -> SplitModel | None:
         """Return the model that the server has, to be evaluated on the shared test set; ``None`` if it has none."""
         return None
+
+    def shown(self, server: Server) -> dict[str, Tensor]:
+        """Return tensors of the server that a snapshot keeps for figures, by name; none by default."""
+        return {}
 
     def check(self, server: Server, up: Up) -> None:
         """Raise :class:`PayloadError` for an upload that must not reach ``aggregate``.

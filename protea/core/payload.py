@@ -157,15 +157,20 @@ def declares(wanted: type[Payload], kind: Any) -> bool:
     return any(declares(wanted, option) for option in get_args(kind))
 
 
-def vector_names(kind: type[Any], named: Named) -> list[str]:
-    """Return the names of all tensors of floats in a flattened payload of type ``kind`` that count no samples."""
-    counts = {
+def count_names(kind: type[Any], named: Named) -> set[str]:
+    """Return the names of all tensors in a flattened payload of type ``kind`` that count samples."""
+    return {
         f"{place}.{field}".lstrip(".")
         for counted in tuple(Payload.kinds.values())
         if counted.counting
         for place in places_of(counted, kind, named)
         for field in counted.counting
     }
+
+
+def vector_names(kind: type[Any], named: Named) -> list[str]:
+    """Return the names of all tensors of floats in a flattened payload of type ``kind`` that count no samples."""
+    counts = count_names(kind, named)
     return [name for name, tensor in named.items() if tensor.is_floating_point() and name not in counts]
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from protea.core.accounting import Budget, Event
 from protea.core.errors import ClientError, ConfigError, PluginError
+from protea.core.shell import install_hint
 
 CHUNK = 1 << 24  # numbers of gradients of single records that are in memory at once
 
@@ -32,7 +33,7 @@ class PrivateTraining:
     def __post_init__(self) -> None:
         """Refuse settings that nothing can train with, and an opacus that is not there, before any work."""
         if importlib.util.find_spec("opacus") is None:
-            raise PluginError("training.dp needs opacus, which is not installed.  pip install 'protea[privacy]'")
+            raise PluginError(f"training.dp needs opacus, which is not installed.  Type: {install_hint('privacy')}")
 
     def event(self, batch: int, records: int, epochs: int) -> Event:
         """Return what a fit costs: as many steps as batches of that size fill its epochs.

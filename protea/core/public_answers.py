@@ -49,3 +49,18 @@ def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
     """
     weights = torch.where(weights.sum(0) > 0, weights, 1.0)
     return (weights.unsqueeze(2) * values).sum(0) / weights.sum(0).unsqueeze(1)
+
+
+def note_teacher(server: Server, scores: Tensor, mask: Tensor | None = None) -> None:
+    """Note for the record how good a teacher is whose scores of public samples are given, or of those in ``mask``.
+
+    ``teacher_accuracy`` is the share of samples whose label it names, ``teacher_entropy`` the mean entropy of its
+    probabilities in nats, ``teacher_commonest`` the share of samples that get its commonest answer: near 1, it has
+    collapsed.  Nothing else looks at the labels of public samples; no method learns from this.
+    """
+    assert server.public is not None
+    labels = (server.public if mask is None else select_public(server.public, mask)).y
+    answers, chances = scores.argmax(1), scores.softmax(1)
+    server.memory["teacher_accuracy"] = float((answers == labels).float().mean())
+    server.memory["teacher_entropy"] = float(torch.special.entr(chances).sum(1).mean())
+    server.memory["teacher_commonest"] = float(answers.bincount().max()) / len(answers)

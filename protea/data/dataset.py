@@ -27,6 +27,7 @@ class Dataset:
     key_names: tuple[str, ...] | None = None  # what the keys 0, 1, ... are called
     judged: Tensor | None = None  # bool (samples,): with partition = "source" a client is tested on these of its own
     gaps: bool = False  # x has nan where a value is missing, which each client fills in
+    mixed: bool = False  # a sample's numbers depend on other samples, as by one mean for all: no epsilon is claimed
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y) or (self.keys is not None and len(self.keys) != len(self.y)):

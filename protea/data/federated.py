@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from protea.core.errors import ConfigError
 from protea.core.files import writing
 from protea.data.dataset import Dataset
 from protea.data.partition.split import Share
 
+LONGEST = 80  # letters of a client's name
 Part = Literal["all", "train", "validation", "test"]
 
 
@@ -49,11 +51,13 @@ class Federated:
         return torch.stack(counts)
 
     def client_names(self) -> list[str | None]:
-        """Return what each client is called: its key, where samples were dealt out by keys that have names.
+        """Return what each client is called: as ``data.names`` says, or its key where these have names.
 
         A client with several keys has their names together, up to three; ``None`` stands for clients without a name.
         """
-        dataset, partition = self.dataset, self.made.get("partition")
+        dataset, partition, given = self.dataset, self.made.get("partition"), self.made.get("names")
+        if isinstance(given, list | tuple):
+            return [str(name) for name in given]
         named = isinstance(partition, Mapping) and partition.get("kind") == "by-key"
         if not named or dataset.keys is None or dataset.key_names is None:
             return [None] * len(self.shares)
@@ -61,6 +65,18 @@ class Federated:
         if any(len(keys) > 3 for keys in own):
             return [None] * len(self.shares)
         return [" + ".join(dataset.key_names[key] for key in keys) for keys in own]
+
+    def called(self, names: Sequence[str]) -> Federated:
+        """Return the same data with names for the clients; raise :class:`ConfigError` for names that do not fit."""
+        if len(names) != len(self.shares) or len(set(names)) < len(names):
+            raise ConfigError(
+                f"data.names must be as many different names as there are clients, {len(self.shares)}; found "
+                f"{', '.join(map(repr, names))}."
+            )
+        for name in names:
+            if not name.strip() or not name.isprintable() or len(name) > LONGEST:
+                raise ConfigError(f"data.names: {name[:LONGEST]!r} is no name: use 1 to {LONGEST} printable letters.")
+        return replace(self, made={**self.made, "names": list(names)})
 
     def majority(self) -> float:
         """Return the accuracy, on all clients' test rows, of always answering a client's commonest training class.

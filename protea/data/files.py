@@ -15,17 +15,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from protea.core import data_places
+from protea.core.data_places import complete_folder
+from protea.core.data_places import find_file as find_file  # for sources
 from protea.core.errors import DataError
-from protea.core.files import user_cache
 from protea.data.download import Remote, fetch
 
-SYSTEM = Path("/usr/share/datasets")
+SYSTEM = data_places.SYSTEM
 
 
 def data_folders() -> list[Path]:
     """Return the folders to look in, in this order; downloads go to the first."""
-    own = os.environ.get("PROTEA_DATA")
-    return [*([Path(own).expanduser()] if own else []), user_cache(), SYSTEM]
+    return data_places.data_places(SYSTEM)
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,7 @@ class SourceFiles:
 
     def folder(self) -> Path | None:
         """Return the first folder that holds all the files, plain or as .gz; ``None`` if there is none."""
-        complete = (place for place in self.places if all(find_file(place, file) for file in self.files))
-        return next(complete, None)
+        return complete_folder(self.places, self.files)
 
     def find(self) -> Path:
         """Return the folder that holds the files; download them if there is none."""
@@ -75,14 +75,6 @@ class SourceFiles:
             f"  or set PROTEA_DATA to the folder that holds {self.folders[0]}.\n"
             f"  Its authors have it at {', '.join(remote.url for remote in self.remotes)}."
         )
-
-
-def find_file(folder: Path, name: str) -> Path | None:
-    """Return the path of a file in a folder, plain or as .gz; ``None`` if it is not there."""
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.exists():
-            return path
-    return None
 
 
 def user_path(path: str) -> Path:

@@ -30,7 +30,7 @@ def write_mapped(data: Federated, path: Path) -> None:
         rows = [getattr(share, part) for share in data.shares]
         named[f"rows/{part}"] = torch.cat(rows)
         named[f"sizes/{part}"] = torch.tensor([len(r) for r in rows])
-    about = {"names": dataset.names, "tests": dataset.tests}
+    about = {"names": dataset.names, "tests": dataset.tests, "mixed": dataset.mixed}
     save_file({name: t.contiguous() for name, t in named.items()}, path, metadata={"about": json.dumps(about)})
 
 
@@ -40,7 +40,7 @@ def read_mapped(path: Path) -> Federated:
         named: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         about = json.loads(file.metadata()["about"])
     x = named["x"] if "x" in named else Texts(named["texts/blob"], named["texts/ends"])
-    dataset = Dataset(x, named["y"], tuple(about["names"]), about["tests"], named.get("keys"))
+    dataset = Dataset(x, named["y"], tuple(about["names"]), about["tests"], named.get("keys"), mixed=about["mixed"])
     columns = (named[f"rows/{part}"].split(named[f"sizes/{part}"].tolist()) for part in ("train", "validation", "test"))
     return Federated(
         dataset, tuple(Share(*rows) for rows in zip(*columns, strict=True)), named["public"], named["test"]

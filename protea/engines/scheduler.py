@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import tempfile
 import time
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
@@ -25,6 +24,7 @@ from protea.clients.state_files import carry_clients
 from protea.config.sections import Engine
 from protea.core.errors import CheckpointError
 from protea.core.payload import nbytes
+from protea.core.scratch import ScratchFolder
 from protea.engines.base import EngineBase
 from protea.engines.host_queue import HostQueue
 from protea.engines.messages import job_to_bytes, reply_from_bytes
@@ -78,7 +78,7 @@ class PinnedEngine(EngineBase, Generic[H]):
     def __init__(self, plan: WorkerPlan, settings: Engine) -> None:
         self.plan, self.settings = plan, settings
         self.pool: list[H] = []
-        self.folder = tempfile.TemporaryDirectory(prefix="protea-", ignore_cleanup_errors=True)
+        self.folder = ScratchFolder()
         self.host_of: dict[int, H] = {}  # by client
         self.saved: Path | None = None  # where clients were last saved
         self.done: dict[int, list[Job]] = {}  # each client's trainings since then, and other jobs that change it

@@ -44,8 +44,9 @@ class Reported:
 
 
 def best_round(records: Sequence[S], score: Callable[[S], float | None], *, of_all: bool = True) -> S | None:
-    """The round with the highest score, the first of equals; None where no round has one.
+    """The round with the highest score, the latest of equals; None where no round has one.
 
+    Few samples make many equals, and of these the one that has trained longest is the safest guess.
     With ``of_all`` it is chosen among the rounds that evaluated all clients: others may have met easier ones.
     """
     if of_all:
@@ -53,7 +54,7 @@ def best_round(records: Sequence[S], score: Callable[[S], float | None], *, of_a
         everyone = frozenset[int]().union(*(record.judged for record in scored))
         records = [record for record in scored if record.judged == everyone]
     found = [(value, record) for record in records if (value := score(record)) is not None]
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+    return max(reversed(found), key=lambda pair: pair[0])[1] if found else None
 
 
 def accuracy_on_test(record: Scored) -> float | None:

@@ -92,6 +92,7 @@ class ClientScores:
     shared: dict[str, float] = field(default_factory=dict)  # accuracy on the shared test set, by rule
     inter: float | None = None  # mean distance of two of its prototypes
     intra: float | None = None  # mean distance of its test samples to the prototype of their class
+    gain: float | None = None  # accuracy minus that of a model trained alone; of sites that tell it
 
 
 def finite(value: float) -> float | None:

@@ -67,9 +67,10 @@ class Federation:
         roster: Callable[[], Sequence[int]]
         | None = None,  # called before every round: the clients within reach; None = all
         watch: Watch = ignore,  # called with every reply as soon as it arrives
+        named: Callable[[str], str] = str,  # puts names in the place of numbers in what is said of clients
     ) -> None:
         self.method, self.engine, self.server, self.plan = method, engine, server, plan
-        self.test, self.roster, self.watch = test, roster, watch
+        self.test, self.roster, self.watch, self.named = test, roster, watch, named
         self.inspection = Inspection(method, server, plan.limits, plan.filters)
         self.secure = secure_sum_of(plan.filters)
         self.ledger = Ledger(plan.limits.quarantine)
@@ -232,7 +233,7 @@ class Federation:
             bytes_down=sum(job.size for job in [*this.jobs, *this.sum_jobs]),
             total_up=self.ledger.up.total(),
             total_down=self.ledger.down.total(),
-            failures=this.failures,
+            failures={client: self.named(why) for client, why in this.failures.items()},
             refused=this.refused,
             absent={client: str(why) for client, why in this.absent.items()},
             cost=Cost(this.clock.seconds, self.memory),
@@ -242,6 +243,7 @@ class Federation:
             privacy=worst(self.ledger.privacy.values()),
             honest=accuracy_without(clients, bad) if bad else None,
             changed=this.changed,
+            train=judged.train(),
         )
 
     # Parts of these steps
@@ -277,7 +279,7 @@ class Federation:
     def _refuse_too_few(self, found: Accepted, absent: Mapping[int, Absence]) -> None:
         """Raise :class:`QuorumError` if a client failed and that stops the run, or if too few uploads are usable."""
         if found.failures and self.plan.failures == "stop":
-            raise QuorumError(next(iter(found.failures.values())), found.refused)
+            raise QuorumError(self.named(next(iter(found.failures.values()))), found.refused)
         if found.clients < self.plan.min_replies:
             reasons = [
                 *([found.short] if found.short else []),
@@ -286,7 +288,7 @@ class Federation:
             ]
             raise QuorumError(
                 f"round {self.server.round}: {found.clients} usable replies came, {self.plan.min_replies} are "
-                f"needed ({self.plan.quota}).  " + "  ".join(reasons),
+                f"needed ({self.plan.quota}).  " + self.named("  ".join(reasons)),
                 found.refused,
             )
 
@@ -350,11 +352,13 @@ class Federation:
     def look(self) -> Named:
         """Collect what a report draws: global and local prototypes as they are now, and the features of some clients.
 
-        The keys are ``global.NAME`` and ``CLIENT.NAME``.
+        The keys are ``global.NAME``, ``CLIENT.NAME``, and ``server.NAME`` for what the method shows of its server.
         """
         server, found = self.server, Named()
         if (known := self.prototypes()) is not None:
             found = {f"global.{name}": tensor for name, tensor in pack(known).items()}
+        with self._on_server("look"):
+            found |= {f"server.{name}": tensor.cpu() for name, tensor in self.method.shown(server).items()}
         clients = self.here if self.plan.evaluation.clients == "all" else self.chosen
         for reply in self._ask(self._jobs("look", clients), ignore):
             try:

@@ -5,6 +5,7 @@ A formal (epsilon, delta) is said only where it holds.  Everything else is "nois
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,10 +45,16 @@ class Privacy:
 
     @classmethod
     def read(cls, metrics: Mapping[str, float]) -> Privacy | None:
-        """Read what a client says beside its upload; None if that is nothing of privacy."""
-        if "no guarantee" in metrics:
-            place = int(metrics["no guarantee"])
-            return cls(why=REASONS[place] if 0 < place < len(REASONS) else REASONS[1])
+        """Read what a client says beside its upload; None if that is nothing of privacy.
+
+        Numbers that mean nothing, such as nan, are no guarantee.
+        """
+        if not any(name in metrics for name in SAID):
+            return None
+        told = [metrics.get(name, 0.0) for name in SAID]
+        if "no guarantee" in metrics or not all(math.isfinite(value) and value >= 0 for value in told):
+            place = metrics.get("no guarantee", 0.0)
+            return cls(why=REASONS[int(place)] if 1 <= place < len(REASONS) else REASONS[1])
         if "epsilon" not in metrics:
             return None
         return cls(metrics["epsilon"], metrics.get("delta"), bool(metrics.get("spent")))

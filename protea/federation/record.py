@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -25,8 +25,8 @@ class ClientData:
 
     client: int
     architecture: str
-    parameters: int
-    train: list[int]  # training samples of each class
+    parameters: int | None  # None where the model is a site's own
+    train: list[int]  # training samples of each class; empty where the samples are a site's own
     validation: list[int]
     test: list[int]
     site: str | None = None  # its name: in a federation over a network, or its key where the partition is by-key
@@ -115,29 +115,29 @@ class ClientRecord(ClientScores):
             line |= {f"{name}/metrics": part.metrics} if part.metrics else {}
         if self.inter is not None and self.intra is not None:
             line |= {"inter": self.inter, "intra": self.intra}
+        if self.gain is not None:
+            line["gain"] = self.gain
         return line | {f"shared/{rule}": accuracy for rule, accuracy in self.shared.items()}
 
     @classmethod
-    def read(cls, line: Mapping[str, Any]) -> Self:
+    def read(cls, line: Mapping[str, Any]) -> ClientRecord:
         """Rebuild the client's record from what :meth:`line` wrote."""
         parts = {}
         for name in PARTS:
             if f"{name}/samples" in line:
                 hits = dict(_below(f"{name}/", line))
-                samples, classes, metrics = hits.pop("samples"), hits.pop("classes"), hits.pop("metrics", {})
-                right = hits.pop("right", None)  # of a simulation, and since this version
-                by_class = {int(label): (found, count) for label, (found, count) in classes.items()}
-                parts[name] = PartRecord(samples, by_class, hits, metrics, right)
-        sizes = [line[name] for name in ("up", "down", "total_up", "total_down") if name in line]
-        return cls(
-            parts,
-            dict(_below("shared/", line)),
-            line.get("inter"),
-            line.get("intra"),
-            client=line["client"],
-            bytes=ClientBytes(*sizes) if sizes else None,
-            loss=line.get("loss"),
-            privacy=Privacy(**line["privacy"]) if "privacy" in line else None,
+                own = {each: hits.pop(each) for each in ("samples", "classes", "metrics", "right") if each in hits}
+                parts[name] = _PART.validate_python({**own, "hits": hits})
+        sizes = {name: line[name] for name in ("up", "down", "total_up", "total_down") if name in line}
+        rest = {name: line[name] for name in ("inter", "intra", "gain", "loss", "privacy") if name in line}
+        return _CLIENT_RECORD.validate_python(
+            {
+                **rest,
+                "parts": parts,
+                "shared": dict(_below("shared/", line)),
+                "client": line["client"],
+                "bytes": sizes or None,
+            }
         )
 
 
@@ -175,6 +175,7 @@ class Record:
     honest: float | None = None  # the accuracy of the clients that [attack] does not name; None without an attack
     mistakes: list[list[int]] = field(default_factory=list)  # class, the class it was taken for, how often; simulations
     changed: list[int] = field(default_factory=list)  # clients whose upload filters changed beside the others'
+    train: float | None = None  # accuracy by the method's own rule on training samples; None unless asked for
 
     @property
     def accuracy(self) -> float | None:
@@ -200,6 +201,8 @@ class Record:
         for name in ("changed", "mistakes"):
             if not whole[name]:
                 del whole[name]
+        if self.train is None:
+            del whole["train"]
         return {"kind": "round", "accuracy": self.accuracy, **whole}
 
     def lines(self) -> list[Line]:
@@ -229,19 +232,25 @@ def read_metrics(lines: Iterable[Mapping[str, Any]], clients: bool = True) -> tu
     """Read all lines of a ``metrics.jsonl``.
 
     With ``clients=False`` the lines of clients, which are many, are skipped, and the records have no clients.
+    :class:`ValueError` for lines that are none of these.
     """
     data, records = DataRecord(), list[Record]()
     for line in lines:
-        if line["kind"] == "data":
+        kind = line.get("kind") if isinstance(line, Mapping) else None
+        if kind == "data":
             data = DataRecord.read(line)
-        elif line["kind"] == "round":
+        elif kind == "round":
             records.append(_ROUND.validate_python({**EARLIER, **line, "clients": []}))
-        elif line["kind"] != "client":
-            raise ValueError(f"a line of kind {line['kind']!r} is none of a run's metrics")
+        elif kind != "client":
+            raise ValueError(f"a line of kind {kind!r} is none of a run's metrics")
+        elif not records or "client" not in line:
+            raise ValueError("a line of a client is of no round, or of no client")
         elif clients:
             records[-1].clients.append(ClientRecord.read(line))
     return data, records
 
 
 _DATA: TypeAdapter[DataRecord] = TypeAdapter(DataRecord)
+_PART: TypeAdapter[PartRecord] = TypeAdapter(PartRecord)
+_CLIENT_RECORD: TypeAdapter[ClientRecord] = TypeAdapter(ClientRecord)
 _ROUND: TypeAdapter[Record] = TypeAdapter(Record)

@@ -1,7 +1,8 @@
 """The check of uploads: only those that are exactly what a method declares reach its ``aggregate``.
 
 An upload is checked once, whatever engine brought it:
-bytes -> well-formed? small enough? -> filters (reversed) -> declared? finite? not too long? -> ``method.check``.
+bytes -> well-formed? small enough? -> filters (reversed) -> declared? finite? not too long? -> ``method.check`` ->
+not too many samples claimed?
 Then filters look at all of a round's uploads together (:meth:`protea.Filter.together`).
 """
 
@@ -18,7 +19,7 @@ from protea.config.sections import Limits
 from protea.config.units import in_bytes
 from protea.core.errors import ClientError, PayloadError, ProteaError
 from protea.core.method import Method, Upload
-from protea.core.payload import Named, Payload, refuse_large, refuse_malformed, unpack, vector_names
+from protea.core.payload import Named, Payload, count_names, refuse_large, refuse_malformed, unpack, vector_names
 from protea.core.prototypes import Prototypes
 from protea.core.rng import draws_given_back
 from protea.core.server import Server
@@ -114,6 +115,10 @@ class Inspection:
         if not all(math.isfinite(value) for value in reply.metrics.values()):
             raise PayloadError(f"its loss is not finite: {reply.metrics}.")
         method.check_from(server, reply.client, payload)
+        counts = [named[name] for name in count_names(method.up, named)]
+        claimed = max([float(reply.samples), *(float(each.max()) for each in counts if each.numel())])
+        if claimed > self.limits.samples:
+            raise PayloadError(f"{claimed:,.0f} samples were reported; limits.samples is {self.limits.samples:,}.")
         return payload
 
     def declared(self, named: Named) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Prototypes, Server, SplitModel, Upload, losses
 from protea.core.errors import PayloadError
-from protea.core.public_answers import check_rows, draw_public, select_public, weighted_mean
+from protea.core.public_answers import check_rows, draw_public, note_teacher, select_public, weighted_mean
 from protea.core.training import Training
 
 
@@ -118,9 +118,10 @@ class Fed2PKD(Method[PublicTask, PublicView]):
         scores = torch.stack([u.payload.scores for u in uploads])
         weights = torch.stack([self.trust(*pair, prototypes) for pair in zip(features, scores, strict=True)])
         fused = weighted_mean(features, weights)
+        said = weighted_mean(scores.softmax(2), weights).clamp(min=1e-30).log()  # whatever was sent, probabilities
+        note_teacher(server, said, task.ask)
         if self.student:
-            said = weighted_mean(scores.softmax(2), weights)  # whatever was sent, probabilities
-            self.teach(server, task.ask, fused, said.clamp(min=1e-30).log())
+            self.teach(server, task.ask, fused, said)
         server.memory["task"] = PublicTask(draw_public(server, self.samples), task.ask, fused, prototypes)
 
     def trust(self, features: Tensor, scores: Tensor, prototypes: Prototypes) -> Tensor:

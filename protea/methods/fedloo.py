@@ -41,6 +41,7 @@ class FedLOO(Method[Prototypes, Prototypes]):
 
     family = "class vectors"
     exchanges = "class means of a common map; a discriminant down"
+    public_map = True
 
     @property
     def needs(self) -> Needs:

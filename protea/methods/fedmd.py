@@ -19,7 +19,7 @@ from torch import Tensor
 
 from protea import Client, Method, Needs, Payload, Server, Upload, losses
 from protea.core.method import Reveals
-from protea.core.public_answers import check_rows, draw_public, select_public, weighted_mean
+from protea.core.public_answers import check_rows, draw_public, note_teacher, select_public, weighted_mean
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ class FedMD(Method[Consensus, Answers]):
         asked = server.memory["consensus"].ask
         scores = torch.stack([u.payload.scores for u in uploads])
         mean = weighted_mean(scores, torch.ones_like(scores[:, :, 0]))
+        note_teacher(server, mean, asked)
         server.memory["consensus"] = Consensus(draw_public(server, self.samples), asked, mean)
 
     def check(self, server: Server, up: Answers) -> None:

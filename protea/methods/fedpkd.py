@@ -12,9 +12,9 @@ Built from what the FedProtoKD paper says of it; equation numbers are that paper
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ from torch import Tensor
 from protea import Client, Method, Needs, Payload, Prototypes, Server, Upload, losses
 from protea.core.client import EVALUATION_BATCH
 from protea.core.errors import PayloadError
-from protea.core.public_answers import check_rows, select_public, weighted_mean
+from protea.core.public_answers import check_rows, note_teacher, select_public, weighted_mean
 from protea.core.ranges import Proportion
 from protea.core.split_model import SplitModel
 from protea.core.training import Training
@@ -59,6 +59,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
     public_epochs: NonNegativeInt | None = None  # None: training.epochs; 0: no public phase
     average: Literal["count", "uniform"] = "count"  # of prototypes over clients
     weighting: Literal["variance", "uniform", "samples"] = "variance"  # of clients in the teacher
+    teacher: Literal["scores", "probabilities"] = "scores"  # what of clients is averaged, and what weights are from
     keep: Annotated[float, Field(gt=0, le=1)] = 0.7  # of the public samples of a pseudo class
     balance: Proportion = 0.5  # of teacher against prototypes, on the server
     server_epochs: PositiveInt = 10
@@ -69,6 +70,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
 
     family = "public data"
     exchanges = "prototypes, scores on public samples"
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"mixture": {"teacher": "probabilities"}}
     needs = Needs(public_data=True, server_model=True)
 
     def start_server(self, server: Server) -> None:
@@ -107,9 +109,11 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         assert public is not None
         prototypes = self.merge(server, [u.payload.prototypes for u in uploads])
         teacher = self.ensemble(uploads)
+        note_teacher(server, teacher)
         labels = teacher.argmax(1)  # Eq. 8
         away = distances(outputs(server, model.features), labels, prototypes)
         kept, weights = self.select(away, labels)
+        self.note_public(server, uploads, labels, away)
 
         def loss(rows: Tensor) -> Tensor:
             z = model.features(public.batch(rows)[0])
@@ -134,15 +138,32 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
     def ensemble(self, uploads: Sequence[Upload[DualKnowledge]]) -> Tensor:
         """Return the teacher's scores (Eq. 7): the clients' mean, weighted by the variance of each one's scores.
 
-        A client whose scores for a sample differ much is sure of it.  Where all are flat, each counts the same.
+        A client whose scores for a sample differ much is sure of it.  Where all are flat, each counts the same.  In a
+        mean of scores a client that has never seen a class rules it out for all; in one of probabilities it does not.
         """
         scores = torch.stack([u.payload.logits for u in uploads])  # (clients, public samples, classes)
+        if self.teacher == "probabilities":
+            scores = scores.softmax(2)
         sure = torch.ones_like(scores[:, :, 0])
         if self.weighting == "variance":
             sure = scores.var(2, correction=0)
         elif self.weighting == "samples":
             sure = sure * sure.new_tensor([u.samples for u in uploads]).unsqueeze(1)
-        return weighted_mean(scores, sure)
+        mean = weighted_mean(scores, sure)
+        return mean if self.teacher == "scores" else mean.clamp(min=1e-30).log()
+
+    def note_public(
+        self, server: Server, uploads: Sequence[Upload[DualKnowledge]], labels: Tensor, away: Tensor
+    ) -> None:
+        """Keep for figures 4 and 5, of each public sample: variance of the scores and largest probability, both mean
+        over clients; its pseudo label; the distance of the server's features to that label's prototype."""
+        scores = torch.stack([u.payload.logits for u in uploads])
+        sure, certain = scores.var(2, correction=0).mean(0), scores.softmax(2).amax(2).mean(0)
+        server.memory["public"] = torch.stack([sure, certain, labels.float(), away])
+
+    def shown(self, server: Server) -> dict[str, Tensor]:
+        found = server.memory.get("public")
+        return {} if found is None else {"public": found}
 
     def select(self, away: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return which public samples teach the server (a bool each), and how much their pseudo labels count."""

@@ -49,6 +49,7 @@ class FedProtoKD(FedPKD):
         "paper": {"kl": "reverse", "sigmoid_of": "inverse", "inverse": "raw"},
         "zeta": {"margins": "scalar"},
         "no_importance": {"selection": "none"},
+        "mixture": {"teacher": "probabilities"},
     }
 
     def start_server(self, server: Server) -> None:

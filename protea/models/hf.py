@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from protea.core.errors import ConfigError, PluginError
+from protea.core.shell import install_hint
 from protea.models.text import mean_of_words
 from protea.models.vision import define_missing_operators
 
@@ -190,7 +191,7 @@ def refuse_other_structure(name: str, model: Any) -> None:
 def add_lora(layers: nn.Module, rank: int) -> nn.Module:
     """Add LoRA adapters to queries and values; only these train."""
     if find_spec("peft") is None:
-        raise PluginError("peft is not installed.  Type, in Protea's folder: pip install -e '.[text]'")
+        raise PluginError(f"peft is not installed.  Type: {install_hint('text')}")
     with quiet():
         peft: Any = import_module("peft")
         settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=["query", "value"])
@@ -261,7 +262,7 @@ def checksum(tokenizer: Any, model: Any) -> str:
 def transformers() -> Any:
     """Import the package transformers; raise :class:`PluginError` if it is not installed."""
     if find_spec("transformers") is None:
-        raise PluginError("transformers is not installed.  Type, in Protea's folder: pip install -e '.[text]'")
+        raise PluginError(f"transformers is not installed.  Type: {install_hint('text')}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # it would fork threads into worker processes
     if "torchvision" not in sys.modules:  # transformers imports it where it finds it
         define_missing_operators()

@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 
 def mlp(shape: tuple[int, ...], *, hidden: Sequence[int] = (200, 200)) -> nn.Module:
@@ -27,3 +29,26 @@ def mlp5(shape: tuple[int, ...], *, hidden: int = 128, width: int = 2) -> nn.Mod
     point in every direction.
     """
     return nn.Sequential(mlp(shape, hidden=(hidden,) * 3), nn.Linear(hidden, width))
+
+
+class RandomFeatures(nn.Module):
+    """A layer whose weights are drawn once and never trained: ``relu(weights x + biases)``, ``width`` numbers."""
+
+    weights: Tensor
+    biases: Tensor
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("weights", torch.randn(width, inputs) * (2 / inputs) ** 0.5)  # keeps the mean square
+        self.register_buffer("biases", torch.randn(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x.flatten(1), self.weights, self.biases).relu()
+
+
+def random_features(shape: tuple[int, ...], *, width: int = 1024) -> nn.Module:
+    """Make a random projection that does not train, a different one for each client; the adapter and the head learn.
+
+    Features of ``width`` numbers need ``models.adapter="linear"``, or they are pooled to ``models.dim``.
+    """
+    return RandomFeatures(math.prod(shape), width)

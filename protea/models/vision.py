@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from protea.core.errors import ConfigError, PluginError, nearest
+from protea.core.shell import install_hint
 from protea.models.shapes import image_shape
 from protea.models.split_any import replace_module
 
@@ -28,7 +29,7 @@ _definitions: list[torch.library.Library] = []  # torch forgets what a library o
 def import_quietly(package: str) -> ModuleType:
     """Import torchvision or timm without its warnings; raise :class:`PluginError` if it is not installed."""
     if find_spec(package) is None:
-        raise PluginError(f"{package} is not installed.  Type, in Protea's folder: pip install -e '.[vision]'")
+        raise PluginError(f"{package} is not installed.  Type: {install_hint('vision')}")
     if "torchvision" not in sys.modules:  # timm imports it too
         define_missing_operators()
     with warnings.catch_warnings():

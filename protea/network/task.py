@@ -70,6 +70,7 @@ class Task:
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the sites that are there take part in a round
     quorum: PositiveInt = 2  # sites that must be there, and must have answered, for a round to count
     deadline: PositiveFloat = 3600.0  # seconds that a site has for its answer; then the round goes on without it
+    late: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0  # times the usual, then a site is late; 0: never
     patience: PositiveFloat = 60.0  # seconds that a round waits for a site that is not connected
     seed: int = 1
     shape: tuple[PositiveInt, ...] = ()  # of a sample; for methods with public data or a model on the server
@@ -248,6 +249,8 @@ def check_task(task: Task, where: str) -> None:
             f'{where}: evaluation.shared must be "never" and evaluation.snapshots 0: a site shows no features or '
             f"answers of single samples."
         )
+    if evaluation.train:
+        raise ConfigError(f"{where}: evaluation.train must be false: a site does not tell how well it has fitted.")
     if evaluation.when != "after":
         raise ConfigError(f'{where}: evaluation.when must be "after".')
     try:

@@ -50,6 +50,7 @@ def row(found: Row) -> Plain:
         "score": plain(found.score),
         "difference": None if found.difference is None else {**plain(found.difference), "p": found.difference.p},
         "majority": found.majority,
+        "steps": found.steps,
         "sent": found.sent,
     }
 

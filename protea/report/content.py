@@ -18,6 +18,7 @@ from protea.report import compared, groups, words
 from protea.report.space import space
 from protea.runs.directory import RunDirectory
 from protea.runs.reader import RunReader
+from protea.runs.steps import mean_steps, steps_by_client
 
 Plain = dict[str, Any]
 Say = Callable[[str], None]
@@ -93,8 +94,10 @@ def totals(run: RunReader) -> Plain:
             name: [rounded(record.cost.seconds.get(name)) for record in run.rounds]
             for name in dict.fromkeys(name for record in run.rounds for name in record.cost.seconds)
         },
+        "steps": mean_steps(steps_by_client(run.config, run.data), run.rounds),
         "failures": sum(len(record.failures) for record in run.rounds),
         **privacy(run),
+        **together_on_shared(run),
     }
 
 
@@ -104,6 +107,21 @@ def privacy(run: RunReader) -> Plain:
         return {}
     spent = [record.privacy and rounded(record.privacy.epsilon) for record in run.rounds]
     return {"privacy": in_words(found), "epsilon": spent}
+
+
+def together_on_shared(run: RunReader) -> Plain:
+    """What clients know together, by round: their teacher on public samples; on the shared test set the server's model,
+    the ensemble, and a client alone.  Nothing where a run has neither teacher nor server."""
+    found = {
+        "teacher": [rounded(record.values.get("teacher_accuracy")) for record in run.rounds],
+        "server": [rounded(record.server.get("head")) for record in run.rounds],
+    }
+    if all(value is None for values in found.values() for value in values):
+        return {}
+    shared = [record.shared.get("method") for record in run.rounds]
+    found["ensemble"] = [None if each is None else rounded(each.ensemble) for each in shared]
+    found["client"] = [None if each is None else rounded(each.clients) for each in shared]
+    return {"together": found}
 
 
 def details(run: RunReader, tsne: bool = True) -> Plain:
@@ -174,7 +192,7 @@ def majority(run: RunReader) -> float | None:
     """The accuracy of always answering a client's commonest training class; also known while a run goes on."""
     if run.summary is not None:
         return None if run.summary["majority"] is None else float(run.summary["majority"])
-    right = sum(client.test[commonest(client.train)] for client in run.data.clients)
+    right = sum(client.test[commonest(client.train)] for client in run.data.clients if client.train)
     samples = sum(sum(client.test) for client in run.data.clients)
     return right / samples if samples else None
 

@@ -163,9 +163,9 @@ function compared() {
   const differs = (row) => (row.difference ? [signed(row.difference.mean), hundredths(row.difference.margin), chance(row.difference.p)] : ["–", "–", "–"]);
   const rows = found.rows.map((row) => [
     row.label, String(row.score.count), hundredths(row.score.mean), hundredths(row.score.deviation), hundredths(row.score.margin),
-    ...(found.against ? differs(row) : []), hundredths(row.majority), size(row.sent),
+    ...(found.against ? differs(row) : []), hundredths(row.majority), there(row.steps) ? grouped(Math.round(row.steps)) : "–", size(row.sent),
   ]);
-  const all = ["method", "seeds", "mean", "sd", "± 95 %", ...(found.against ? [`to ${found.against}`, "± 95 %", "p"] : []), "majority", "sent"];
+  const all = ["method", "seeds", "mean", "sd", "± 95 %", ...(found.against ? [`to ${found.against}`, "± 95 %", "p"] : []), "majority", "steps", "sent"];
   const { head, rows: filledRows } = withoutDashes(all, rows), once = found.rows.every((row) => row.score.count < 2);
   const pairs = found.against ? ` Differences are to ${found.against}, in pairs of the same seed and split, with p by the paired t test.` : "";
   const caption = `Accuracy in %, ${PROTOCOLS[found.protocol]}, by the methods' own rules on the clients' own test samples, every sample once. sd is the standard deviation of one seed; ${INTERVAL}.${pairs}`;
@@ -262,10 +262,21 @@ function sharedScores() {
   return { picture: table({ head: ["rule", "alone (mean)", "ensemble of all"], rows: [...rows, ...server], caption: "Accuracy in % on the shared test set" }) };
 }
 
+// What clients know together, over rounds: a line for each of these that the run shown has.
+const TOGETHER = { server: "server's model, shared test set", teacher: "teacher, public samples", ensemble: "ensemble, shared test set", client: "a client alone, shared test set" };
+
+function together(width) {
+  const found = shown().together;
+  if (!found) return missing(`${shown().method} has no model on the server, and no teacher of public samples.`);
+  const list = Object.keys(TOGETHER).map((name, i) => series(TOGETHER[name], pairs(shown(), found[name]), i)).filter((one) => one.points.length);
+  const y = { name: "accuracy in %", format: (v) => number(100 * v, 4), read: percent, least: 0, most: 1 };
+  return { picture: lineChart(width, bySeries("Accuracy over rounds, in %", list, percent), { series: list, x: { name: "round", whole: true }, y }), table: asTable(list, "round", percent) };
+}
+
 function distribution(width) {
   const { classes, clients } = details(), part = state.share;
   if (!clients.length) return missing("This run has no line on its data yet.");
-  const values = classes.map((_, c) => clients.map((client) => client[part][c])), columns = clients.map((client) => String(client.client));
+  const values = classes.map((_, c) => clients.map((client) => client[part][c])), columns = clients.map((client) => client.site || String(client.client));
   const sizes = clients.map((client) => client[part].reduce((a, b) => a + b, 0)), kinds = mean(clients.map((client) => client[part].filter((n) => n > 0).length));
   const label = `Samples by client and class: ${clients.length} clients with ${Math.min(...sizes)} to ${Math.max(...sizes)} samples of ${number(kinds)} classes on average.`;
   return { picture: bubbleChart(width, label, { rows: classes, columns, values, names: ["class", "client"], unit: "samples" }), table: { head: ["class", ...columns], rows: classes.map((name, c) => [name, ...values[c].map(String)]) } };
@@ -274,12 +285,12 @@ function distribution(width) {
 function models() {
   const found = new Map(), sum = (values) => values.reduce((a, b) => a + b, 0), clients = details().clients;
   if (!clients.length) return missing("This run has no line on its data yet.");
-  const known = clients.every((client) => there(client.parameters)), kind = (client) => `${client.architecture} ${client.parameters}`;
+  const known = clients.every((client) => there(client.parameters)), counted = clients.some((client) => client.train.length), kind = (client) => `${client.architecture} ${client.parameters}`;
   for (const client of clients) found.set(kind(client), [...(found.get(kind(client)) || []), client]);
   const rows = [...found.values()].map((some) => [
-    some[0].architecture, ...(known ? [grouped(some[0].parameters)] : []), some.map((client) => client.client).join(", "), grouped(sum(some.map((client) => sum(client.train)))),
+    some[0].architecture, ...(known ? [grouped(some[0].parameters)] : []), some.map((client) => client.site || client.client).join(", "), ...(counted ? [grouped(sum(some.map((client) => sum(client.train))))] : []),
   ]);
-  return { picture: table({ head: ["architecture", ...(known ? ["parameters"] : []), "clients", "training samples"], rows }) };
+  return { picture: table({ head: ["architecture", ...(known ? ["parameters"] : []), "clients", ...(counted ? ["training samples"] : [])], rows }) };
 }
 
 const NO_SNAPSHOTS = "This run kept no snapshots of its prototypes (evaluation.snapshots), or has not come to the first one.";

@@ -11,6 +11,7 @@ import numpy as np
 
 from protea.core.errors import ConfigError
 from protea.core.files import writing
+from protea.core.shell import install_hint
 from protea.report.content import Plain
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ UNDATED: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDa
 def require() -> None:
     """Refuse to draw where matplotlib is not installed."""
     if find_spec("matplotlib") is None:
-        raise ConfigError("--figures needs matplotlib, which is not installed.  Type: pip install 'protea[plots]'")
+        raise ConfigError(f"--figures needs matplotlib, which is not installed.  Type: {install_hint('plots')}")
 
 
 def draw(content: Plain, folder: Path, form: str) -> list[Path]:
@@ -150,11 +151,17 @@ def clients(figure: Figure, run: Plain) -> bool:
     """Draw the accuracy of each client over rounds, own rule, test samples."""
     axes, rows = figure.add_subplot(), run["details"]["accuracies"]["test"]["method"]
     for index, values in enumerate(rows):
-        axes.plot(run["rounds"], percent(values), label=f"client {index}", **look(index))
+        axes.plot(run["rounds"], percent(values), label=name_of(run, index), **look(index))
     axes.set(xlabel="round", ylabel="accuracy (%)")
     if rows:
         keys(axes)
     return bool(rows and run["rounds"])
+
+
+def name_of(run: Plain, index: int) -> str:
+    """Name a client: by its site, or by its number."""
+    clients = run["details"]["clients"]
+    return str((index < len(clients) and clients[index].get("site")) or f"client {index}")
 
 
 def distribution(figure: Figure, run: Plain) -> bool:

@@ -19,7 +19,8 @@ const FIGURES = [
   { id: "confusion", section: "Accuracy", title: "What is answered for what", draw: confusion, uses: ["run"] },
   { id: "calibration", section: "Accuracy", title: "Calibration error", draw: calibration, uses: ["part", "run"], note: "How far certainty is from accuracy, in 15 equal bins; 0 is best." },
   { id: "shared", section: "Accuracy", title: "Shared test set", draw: sharedScores, uses: ["run"] },
-  { id: "distribution", section: "Data and models", title: "Who has which classes", draw: distribution, uses: ["share", "run"], note: "The area of a circle is the number of samples." },
+  { id: "together", section: "Accuracy", title: "What clients know together", draw: together, uses: ["run"], wide: true, note: "The teacher is what the server makes of the clients' answers on public samples. Their labels are looked at for this line alone.", when: () => runs.some((run) => run.together) },
+  { id: "distribution", section: "Data and models", title: "Who has which classes", draw: distribution, uses: ["share", "run"], note: "The area of a circle is the number of samples.", when: () => !details().clients.length || details().clients.some((client) => client.train.length) },
   { id: "models", section: "Data and models", title: "Models", draw: models, uses: ["run"] },
   { id: "map", section: "Prototypes", title: "Map of prototypes", draw: map("prototypes"), uses: ["round", "map", "zoom", "cls", "run"] },
   { id: "features", section: "Prototypes", title: featuresTitle, draw: map("features"), uses: ["of", "round", "map", "zoom", "cls", "run"] },
@@ -180,6 +181,7 @@ function tilesOf(run) {
   }
   if (there(run.majority)) add(`${percent(run.majority)}\u00a0%`, "majority class of each client, on the same samples");
   add(`${run.rounds.length ? last(run.rounds) : 0} of ${run.planned}`, "rounds");
+  if (there(run.steps)) add(grouped(run.steps), "SGD steps of a client on its own samples, mean");
   add(size(run.bytes.reduce((a, b) => a + b, 0)), "sent, up and down");
   add(`${number(seconds(run))} s`, "time");
   if (run.failures) add(String(run.failures), "failures of clients");

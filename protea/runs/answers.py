@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ class RunAnswers:
     seed: int
     marks: Mapping[str, str]  # of the split, by kind: two runs have the same split if a kind that both have is equal
     clients: dict[int, ClientAnswers | None]
+    names: Mapping[int, str] = field(default_factory=dict)  # of clients that have one
 
     @classmethod
     def of(
@@ -52,7 +53,8 @@ class RunAnswers:
     def read(cls, run: RunReader, rounds: Iterable[int], rule: str = "method") -> RunAnswers:
         """Read the answers in some rounds from the directory of a run."""
         marks = {} if run.split is None else {"partition": run.split}
-        return cls.of(run.clients_in(rounds), str(run.path), run.seed, marks, rule)
+        found = cls.of(run.clients_in(rounds), str(run.path), run.seed, marks, rule)
+        return replace(found, names={client.client: client.site for client in run.data.clients if client.site})
 
     def refuse_other_split(self, other: RunAnswers) -> None:
         """Raise :class:`ConfigError` unless both runs answer the same test samples, as far as that is known."""

@@ -16,6 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
 from protea.clients.state_files import carry_clients, load_server, save_server
 from protea.core.errors import CheckpointError
 from protea.core.files import FileSum, read_sealed, sync_folder, unused_path, write_sealed
@@ -124,8 +127,9 @@ def verify(path: Path) -> None:
         size = known["bytes"] if file.name == METRICS else None
         try:
             found = asdict(FileSum.of(file, size))
-        except OSError as error:
-            raise CheckpointError(f"{file} cannot be read: {error.strerror}.") from error
+        except (OSError, ValueError) as error:  # there is no such file, and some names no file can have
+            why = error.strerror if isinstance(error, OSError) else error
+            raise CheckpointError(f"{str(file)!r} cannot be read: {why}.") from error
         if found != known:
             raise CheckpointError(
                 f"{file} is not as it was when {path.name} was written ({found['bytes']} bytes, "
@@ -139,9 +143,36 @@ def read(path: Path) -> dict[str, Any]:
     state = read_sealed(file)
     if state.get("format") != FORMAT:
         raise CheckpointError(f"{file} has format {state.get('format')}; this version of Protea reads {FORMAT}.")
+    try:
+        checked = dict(_STATE.validate_python(state))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CheckpointError(f"{file} is not as it was written: {where}: {first['msg']}.") from error
     if f"{state['round']:06d}" != path.name:
         raise CheckpointError(f"{file} is of round {state['round']}, as its folder is not.")
-    return state
+    if METRICS not in state["run"]:
+        raise CheckpointError(f"{file} does not say how long {METRICS} was.")
+    return checked
+
+
+class _KnownSum(TypedDict):
+    """Size and checksum of a file."""
+
+    bytes: NonNegativeInt
+    blake2b: str
+
+
+class _State(TypedDict):
+    """The content of ``state.json``."""
+
+    format: Any
+    round: NonNegativeInt
+    files: dict[str, _KnownSum]
+    run: dict[str, _KnownSum]
+
+
+_STATE = TypeAdapter(_State)
 
 
 def complete(folder: Path) -> Sequence[Path]:

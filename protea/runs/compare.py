@@ -14,6 +14,7 @@ from typing import Any
 
 from protea.config.words import MEASURES
 from protea.core.errors import ConfigError
+from protea.core.shell import quoted
 from protea.runs.compared_gains import LabelledRun, MethodGain, method_gains
 from protea.runs.compared_number import ComparedNumber, choose_number, refuse_unknown
 from protea.runs.compared_rules import RuleMeans, rule_means
@@ -58,6 +59,7 @@ class Row:
     reached: Reached | None  # None where no target was asked for
     majority: float | None  # None for numbers that it is no yardstick for
     sent: float  # bytes up and down, all clients and rounds, mean over runs
+    steps: float | None  # of SGD, of a client on its own samples, mean over runs; None where not all runs know
     differs: dict[str, tuple[str, str]]  # settings that should be the same: here, elsewhere
 
 
@@ -168,7 +170,7 @@ def _ended(paths: Iterable[Path | str], notes: list[str]) -> list[RunReader]:
             why = (
                 f"it failed, see {failed}"
                 if failed.is_file()
-                else f"it has not ended.  To end it: protea resume {path}"
+                else f"it has not ended.  To end it: protea resume {quoted(path)}"
             )
             notes.append(f"{path} is left out: {why}")
         elif "protocols" not in summary:
@@ -259,6 +261,7 @@ def _row(
 ) -> Row:
     summaries = [each.run.ended for each in runs]
     sent = [summary["bytes_up"] + summary["bytes_down"] for summary in summaries]
+    steps = [summary["steps"] for summary in summaries if summary.get("steps") is not None]
     differences = [run.value - others[run.pair] for run in runs if run.pair in others]
     yardstick = choice.scope == "own" and choice.measure == "accuracy" and choice.weighting == "weighted"
     majority = [summary["majority"] for summary in summaries if yardstick and summary["majority"] is not None]
@@ -275,6 +278,7 @@ def _row(
         reached=None if target is None else _reached([each.run for each in runs], choice, target),
         majority=statistics.mean(majority) if majority else None,
         sent=statistics.mean(sent),
+        steps=statistics.mean(steps) if len(steps) == len(runs) else None,
         differs={
             name: (shown(own.get(name)), shown(usual.get(name)))
             for name in differing([own, usual])

@@ -33,6 +33,7 @@ from protea.core.files import (
     write_sealed,
     write_text,
 )
+from protea.core.shell import quoted
 
 LOCK = ".lock"
 # Files that may exist before config.toml does.
@@ -44,7 +45,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.go_on = f"protea resume {path}"  # the command that resumes the run, named in error messages
+        self.go_on = f"protea resume {quoted(path)}"  # the command that resumes the run, named in error messages
 
     @classmethod
     def create(cls, path: Path, config: str, environment: Mapping[str, Any]) -> RunDirectory:
@@ -71,7 +72,7 @@ class RunDirectory:
         """Raise unless the path is new, empty, or left by a run that was stopped before it began."""
         if path.exists() and (not path.is_dir() or any(file.name not in BEFORE for file in path.iterdir())):
             raise ConfigError(
-                f"{path} exists and is not empty.  Choose another --out, or continue it: protea resume {path}"
+                f"{path} exists and is not empty.  Choose another --out, or continue it: protea resume {quoted(path)}"
             )
 
     @contextmanager
@@ -110,7 +111,7 @@ class RunDirectory:
         if known != FileSum.of(config).blake2b:
             raise CheckpointError(
                 f"{config} is not as it was when the run was made: environment.json has another checksum of it.\n"
-                f"  Undo the change, or run it anew: protea run {config} --out NEW"
+                f"  Undo the change, or run it anew: protea run {quoted(config)} --out NEW"
             )
 
     @property
@@ -151,7 +152,7 @@ class RunDirectory:
         with self.metrics_path.open(encoding="utf-8") as file:
             for line in file:
                 if line.endswith("\n"):  # else another process is still writing it
-                    yield json.loads(line)
+                    yield read_line(line)
 
     def cut(self, size: int, round: int) -> None:
         """Cut off what came after a checkpoint: all but the first ``size`` bytes of the metrics, and later snapshots.
@@ -193,5 +194,14 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             file = self.path / "summary.json"
             raise CheckpointError(
-                f"{file} cannot be read: {error}.  Delete it; protea resume {self.path} makes it again."
+                f"{file} cannot be read: {error}.  Delete it; protea resume {quoted(self.path)} makes it again."
             ) from error
+
+
+def read_line(line: str) -> dict[str, Any]:
+    """Read a line of JSON; :class:`ValueError` for anything else."""
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except RecursionError:
+        raise ValueError("a line is nested too deep") from None
+    return found

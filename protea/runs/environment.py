@@ -12,6 +12,7 @@ from typing import Any
 
 from protea.config import registry
 from protea.config.experiment import Experiment, experiment_to_toml
+from protea.config.search_path import own_folders
 from protea.core.files import unused_path
 
 
@@ -34,6 +35,7 @@ def environment(place: str, threads: int) -> dict[str, Any]:
         "threads": threads,
         "versions": {name: version(name) for name in packages},
         "commit": commit(),
+        **({"folders": folders} if (folders := own_folders()) else {}),  # of modules that the experiment names
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from protea.core.errors import ConfigError
 from protea.core.files import writing
+from protea.core.shell import install_hint
 from protea.federation.record import Line
 from protea.runs.reader import RunReader, find
 from protea.runs.settings_diff import labels
@@ -92,6 +93,6 @@ def _arrow() -> tuple[Any, Any]:
         from pyarrow import parquet
     except ImportError as error:
         raise ConfigError(
-            "--parquet needs pyarrow, which is not installed.  Add it: pip install -e '.[parquet]'.  Or write --csv."
+            f"--parquet needs pyarrow, which is not installed.  Add it: {install_hint('parquet')}.  Or write --csv."
         ) from error
     return pyarrow, parquet

@@ -31,6 +31,7 @@ class ClientGain:
     low: float  # ends of the 95 % interval of the difference
     high: float
     seed: int | None = None  # None unless there are several splits, each with clients of its own
+    name: str | None = None  # None for clients that have only numbers
 
     @property
     def mean(self) -> float:
@@ -170,7 +171,8 @@ class _Split:
             )
             low, high = client_interval(differences, seed, client)
             named = seed if several else None
-            found.append(ClientGain(client, differences.samples, ours, theirs, low, high, named))
+            name = self.pairs[0][0].names.get(client)
+            found.append(ClientGain(client, differences.samples, ours, theirs, low, high, named, name))
         return found
 
 

@@ -35,7 +35,7 @@ class RunReader:
             data, rounds = read_metrics(run.metrics(), clients)
             config = tomllib.loads((run.path / "config.toml").read_text(encoding="utf-8"))
             summary = run.summary()
-        except (OSError, ValueError, KeyError, IndexError) as error:
+        except (OSError, ValueError, KeyError, IndexError, RecursionError) as error:
             raise ConfigError(f"{path} cannot be read as a run: {error!r}.") from error
         return cls(run.path, config, data, rounds, summary)
 
@@ -87,6 +87,13 @@ class RunReader:
             for line in RunDirectory(self.path).metrics()
             if line["kind"] == "client" and line["round"] in wanted
         ]
+
+
+def names_in(directory: Path) -> dict[int, str]:
+    """Read what the clients of a run are called, by their numbers; those that have only a number are left out."""
+    first = next(iter(RunDirectory(directory).metrics()), None)
+    data = DataRecord() if first is None or first["kind"] != "data" else DataRecord.read(first)
+    return {client.client: client.site for client in data.clients if client.site}
 
 
 def split_mark(directory: Path) -> str | None:

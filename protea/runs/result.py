@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from protea.evaluation.scores import Score
 from protea.federation.record import Record
 from protea.runs.answers import RunAnswers
 from protea.runs.gain import Gain, gain
-from protea.runs.reader import split_mark
+from protea.runs.reader import names_in, split_mark
+from protea.runs.steps import rounds_and_steps
 from protea.runs.tables import html_table
 
 
@@ -51,6 +52,12 @@ class Result:
         return list(self.summary["made"]["rounds"])
 
     @property
+    def steps(self) -> int | None:
+        """SGD steps that a client has made on its own samples, mean over clients; None where nobody knows."""
+        found = self.summary.get("steps")
+        return None if found is None else int(found)
+
+    @property
     def by_rule(self) -> dict[str, Score]:
         """All measures on the clients' own test samples, by rule, in the reported rounds."""
         return {rule: Score(**score) for rule, score in self.summary["test"].items()}
@@ -74,11 +81,13 @@ class Result:
     def __repr__(self) -> str:
         """Show the headline in three lines."""
         protocol, sent = self.summary["made"]["protocol"], self.summary["bytes_up"] + self.summary["bytes_down"]
-        doubts = f", {len(self.warnings)} warnings" if self.warnings else ""
+        trained = "" if self.steps is None else f"{self.steps:,} steps a client, "
+        count = len(self.warnings)
+        doubts = f", {count} warning{'s' if count > 1 else ''}" if count else ""
         return (
             f"Result of {self.method}: accuracy {percent(self.accuracy)} % ({PROTOCOLS.get(protocol, protocol)})\n"
             f"  {len(self.records)} rounds, commonest class {percent(self.summary['majority'])} %, "
-            f"{format_bytes(sent)} sent{doubts}\n"
+            f"{trained}{format_bytes(sent)} sent{doubts}\n"
             f"  records in {self.directory or 'memory'}"
         )
 
@@ -88,6 +97,7 @@ class Result:
             ("method", self.method),
             ("accuracy", f"{percent(self.accuracy)} %, {PROTOCOLS[self.summary['made']['protocol']]}"),
             *((f"by {RULES.get(rule, rule)}", f"{percent(score.weighted)} %") for rule, score in self.by_rule.items()),
+            ("trained", rounds_and_steps(len(self.records), self.steps)),
             ("commonest class", f"{percent(self.summary['majority'])} %"),
             ("sent", f"{format_bytes(self.summary['bytes_up'])} up, {format_bytes(self.summary['bytes_down'])} down"),
         ]
@@ -120,4 +130,5 @@ class Result:
             seed, data = self.experiment.seed, self.experiment.data
             marks["settings"] = repr((data, self.experiment.clients, seed if data.seed is None else data.seed))
         records = [client for record in self.records if record.round in self.rounds for client in record.clients]
-        return RunAnswers.of(records, str(self.directory or self.method), seed, marks)
+        found = RunAnswers.of(records, str(self.directory or self.method), seed, marks)
+        return found if self.directory is None else replace(found, names=names_in(self.directory))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -19,6 +17,8 @@ from protea.config.experiment import Experiment, load_experiment, method_label
 from protea.config.units import percent
 from protea.core.errors import CheckpointError, ConfigError, ProteaError
 from protea.core.prototypes import Prototypes
+from protea.core.scratch import ScratchFolder
+from protea.core.shell import install_hint
 from protea.federation.loop import Federation
 from protea.federation.record import Record
 from protea.runs import checkpoint
@@ -226,7 +226,7 @@ class Run:
             import pandas
         except ModuleNotFoundError:
             raise ConfigError(
-                "run.table() needs pandas, which is not installed.  Type: pip install 'protea[pandas]'"
+                f"run.table() needs pandas, which is not installed.  Type: {install_hint('pandas')}"
             ) from None
         return pandas.DataFrame(client_rows(self.records) if clients else round_rows(self.records))
 
@@ -298,9 +298,9 @@ class Run:
 
     def _state_of(self, loop: Federation) -> TrainedState:
         """Write the state of server and clients to a folder that is gone with this run."""
-        folder = Path(tempfile.mkdtemp(prefix="protea-run-"))
-        earlier, clear = self._kept, self._clear
-        self._clear = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        scratch = ScratchFolder()
+        folder, earlier, clear = scratch.path, self._kept, self._clear
+        self._clear = weakref.finalize(self, scratch.cleanup)
         save_server(loop.server, folder)
         loop.engine.save(folder)  # from where it goes on, also with clients that it has not met
         complete = [] if self.directory is None else checkpoint.complete(self.directory.checkpoints)

@@ -29,6 +29,7 @@ from protea.core.method import Method
 from protea.core.private_sgd import refuse_shared_statistics
 from protea.core.rng import Streams
 from protea.core.server import Server
+from protea.core.shell import quoted
 from protea.core.split_model import SplitModel
 from protea.data import Federated, PartitionFile, federate
 from protea.data.views import refuse_unread
@@ -112,7 +113,7 @@ class RunSetup(ABC):
 
     def go_on(self, path: Path) -> str:
         """Return the command that resumes the run in a directory."""
-        return f"protea resume {path}"
+        return f"protea resume {quoted(path)}"
 
     @abstractmethod
     def close(self) -> None:
@@ -232,6 +233,8 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
         public=data.public,
         seed=experiment.seed if data.seed is None else data.seed,
     )
+    if data.names is not None:
+        federated = federated.called(data.names)
     if experiment.method.needs.public_data and not len(federated.public):
         raise ConfigError(f"{method_label(experiment.method)} needs public data, and the partition file has none.")
     if experiment.protect:
@@ -247,7 +250,7 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
         raise ConfigError(f"data.augment is for images; samples here have the shape {federated.dataset.shape}.")
     factory = ClientFactory(
         federated,
-        models=experiment.models,
+        models=experiment.models.of_clients(federated.client_names()),
         training=experiment.training,
         augment=data.augment if data.augment.crop or data.augment.flip else None,
         rounds=experiment.rounds,
@@ -264,7 +267,7 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
             refuse_unread(federated.dataset, model.view)
             if experiment.training.dp is not None:
                 refuse_shared_statistics([model], model.name)
-            refuse_budget(experiment, model)
+            refuse_budget(experiment, model, federated)
         if experiment.models.server is not None:
             refuse_unread(federated.dataset, factory.make("server").view)
     if factory.first_weights is not None:
@@ -272,16 +275,18 @@ def prepare(experiment: Experiment, given: PartitionFile | None = None) -> Clien
     return factory
 
 
-def refuse_budget(experiment: Experiment, model: SplitModel) -> None:
+def refuse_budget(experiment: Experiment, model: SplitModel, data: Federated) -> None:
     """Raise :class:`PrivacyError` for a privacy budget with a model for which no guarantee can hold."""
     noise, private = noise_filter(experiment.filters), experiment.training.dp
-    why = why_not(method_of(experiment), model, experiment.filters, private is not None) or unguarded(experiment)
+    why = why_not(method_of(experiment), model, experiment.filters, private is not None)
+    why = why or unguarded(experiment, data)
     refuse_idle_budget(noise, private, why, model.name)
 
 
-def unguarded(experiment: Experiment) -> str:
+def unguarded(experiment: Experiment, data: Federated) -> str:
     """Return why records of an experiment are not prepared one by one; an empty string where they are."""
-    return TOGETHER if getattr(experiment.data.source, "mixes_records", False) else ""
+    mixed = getattr(experiment.data.source, "mixes_records", False) or data.dataset.mixed or data.fills is not None
+    return TOGETHER if mixed else ""
 
 
 def refuse_without_encoder(name: str) -> None:
@@ -320,8 +325,9 @@ def worker_plan(experiment: Experiment, factory: ClientFactory) -> WorkerPlan:
         metrics=evaluation.metrics,
         answer=evaluation.answer,
         single_answers=True,
+        train_accuracy=evaluation.train,
         filters=experiment.filters,
-        unguarded=unguarded(experiment),
+        unguarded=unguarded(experiment, factory.data),
         careful=experiment.failures == "skip",
         memory=None if settings.memory is None else in_bytes(settings.memory),
     )

@@ -17,6 +17,7 @@ from protea.federation.played import method_of
 from protea.federation.privacy import in_words
 from protea.federation.record import Record
 from protea.runs import warnings
+from protea.runs.steps import epoch_steps, mean_steps
 
 
 def summarise(experiment: Experiment, records: list[Record], data: Federated) -> dict[str, Any]:
@@ -25,15 +26,27 @@ def summarise(experiment: Experiment, records: list[Record], data: Federated) ->
     majority: float | None = data.majority()
     if math.isnan(data.majority()) or (settings.clients == "participants" and experiment.fraction < 1):
         majority = None  # the accuracy is of some clients only, and does not compare
-    return summary(method_of(experiment), settings, records, data.dataset.names, majority)
+    plan = experiment.training
+    by_client = {
+        client: plan.epochs * epoch_steps(len(share.train), plan.batch, plan.last)
+        for client, share in enumerate(data.shares)
+    }
+    steps = mean_steps(by_client, records)
+    return summary(method_of(experiment), settings, records, data.dataset.names, majority, steps)
 
 
 def summary(
-    method: Any, settings: Evaluation, records: list[Record], names: Sequence[str], majority: float | None = None
+    method: Any,
+    settings: Evaluation,
+    records: list[Record],
+    names: Sequence[str],
+    majority: float | None = None,
+    steps: int | None = None,
 ) -> dict[str, Any]:
     """Compute the content of ``summary.json`` from the records of a run.
 
-    ``names`` are those of the classes; ``majority`` is the accuracy of always answering a client's commonest class.
+    ``names`` are those of the classes; ``majority`` is the accuracy of always answering a client's commonest class;
+    ``steps`` are the SGD steps of a client on its own samples, which a federation over a network does not know.
     """
     main = headline(records, settings.protocol)
     protocols = {name: found for name in get_args(Protocol) if (found := report(records, name)) is not None}
@@ -41,6 +54,7 @@ def summary(
     return {
         "method": method_label(method),
         "rounds": records[-1].round if records else 0,
+        "steps": steps,  # of SGD, of a client on its own samples, mean over clients
         "accuracy": main.test["method"].weighted if main else None,
         **honest(records, main),
         "made": made(main, settings),
@@ -57,6 +71,7 @@ def summary(
         **privacy_of(records),
         "warnings": {
             **warnings.warnings(records, majority, names),
+            **warnings.undecided(records, settings.protocol),
             **warnings.about_names(names, method.needs.text_encoder is not None),
         },
         "cost": {

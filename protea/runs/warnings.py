@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
+from protea.config.words import Protocol
+from protea.evaluation.protocols import accuracy_on_test, accuracy_on_validation, report
 from protea.federation.record import Record
 
 NEAR = 0.01  # differences in accuracy up to this count as none
+ONE_ANSWER = 0.9  # of public samples with the same answer of the teacher, from which on it has collapsed
 COLLAPSED = 0.01  # distance between global prototypes, as a share of the spread within a class
+MATTERS = 0.005  # differences in accuracy from which on it matters which round is reported
 
 
 def warnings(records: Sequence[Record], majority: float | None, names: Sequence[str]) -> dict[str, str]:
@@ -25,9 +30,43 @@ def warnings(records: Sequence[Record], majority: float | None, names: Sequence[
         "never answered": nobody_answers(last, names),
         "collapsed": collapsed(last),
         "out of proportion": out_of_proportion(records),
+        "one answer": one_answer(last),
         **{f"server {name}": doubt for name, doubt in not_falling(records).items()},
     }
     return {kind: warning for kind, warning in found.items() if warning is not None}
+
+
+def undecided(records: Sequence[Record], protocol: Protocol) -> dict[str, str]:
+    """Warn if held-out samples are too few to choose a round, though it matters which one is chosen.
+
+    Rounds whose validation accuracy is less than a standard error below the best cannot be told from it.
+    """
+    chosen = report(records, "validation") if protocol == "validation" else None
+    if chosen is None:
+        return {}
+    (round,) = chosen.rounds
+    best = next(record for record in records if record.round == round)
+    samples = sum(each.parts["validation"].samples for each in best.clients if "validation" in each.parts)
+    highest, own = accuracy_on_validation(best), accuracy_on_test(best)
+    if not samples or highest is None or own is None:
+        return {}
+    share = (highest * samples + 2) / (samples + 4)  # Agresti and Coull: one that is all right is not certain
+    error = math.sqrt(share * (1 - share) / (samples + 4))
+    alike = [
+        record
+        for record in records
+        if record.judged == best.judged and (accuracy_on_validation(record) or 0.0) >= highest - error
+    ]
+    found = [accuracy for record in alike if (accuracy := accuracy_on_test(record)) is not None]
+    if max(found) - min(found) < MATTERS:
+        return {}
+    last = next(accuracy for record in reversed(records) if (accuracy := accuracy_on_test(record)) is not None)
+    return {
+        "undecided": f"{samples} validation samples cannot choose a round: {len(alike)} rounds are within one standard "
+        f"error ({100 * error:.1f} points) of round {round}, which is reported with {own:.1%}.  On test samples these "
+        f"rounds have {min(found):.1%} to {max(found):.1%}, the last one {last:.1%}.  Hold out more "
+        f'(data.split.validation), or choose none: evaluation.protocol = "last5".'
+    }
 
 
 def about_names(names: Sequence[str], read: bool) -> dict[str, str]:
@@ -93,10 +132,22 @@ def out_of_proportion(records: Sequence[Record]) -> str | None:
     often = sorted(client for client, times in odd.items() if times > 1 and 2 * times >= rounds[client])
     if not often:
         return None
-    shown = ", ".join(f"{client} ({odd[client]} of {rounds[client]} rounds)" for client in often[:5])
+    shown = ", client ".join(f"{client} ({odd[client]} of {rounds[client]} rounds)" for client in often[:5])
     return (
         f"Class vectors were out of proportion to those of the others, and were changed by limits.bound or a filter, "
         f"of client {shown}{' and others' if len(often) > 5 else ''}.  Look at what it sends: docs/robustness.md."
+    )
+
+
+def one_answer(last: Record) -> str | None:
+    """Warn of a teacher of public samples that gives nearly all of them the same answer."""
+    share = last.values.get("teacher_commonest")
+    if share is None or share < ONE_ANSWER:
+        return None
+    return (
+        f"What the clients tell the server of public samples is one class for {share:.0%} of them: the server learns "
+        f"that answer, and clients study it.  Average probabilities (method.teacher=probabilities, where there is "
+        f"such a field), train longer before the first upload, or give clients more samples."
     )
 
 

@@ -17,6 +17,7 @@ from protea.config.experiment import (
     experiment_with_changes,
     load_experiment,
 )
+from protea.config.search_path import add_folder_of
 from protea.config.toml import Table, override, to_table
 from protea.core.errors import ConfigError, PluginError, nearest
 
@@ -39,6 +40,7 @@ class SweepSource:
         except (OSError, ValueError):
             load_experiment(path)  # says what is wrong with it
             raise
+        add_folder_of(path)
         return cls(path, content)
 
     @cached_property

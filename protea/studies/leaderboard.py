@@ -17,6 +17,7 @@ COLUMNS: dict[str, str] = {  # by the name of a row's number
     "ensemble": "ensemble",
     "server": "server",
 }
+ASIDE = ("curve: ", "ablation: ")  # settings that vary the fields of one method: they rank nobody
 HEAD = ("method", "seeds", *COLUMNS.values(), "minus Local", "MB", "time", "steps")
 MEANING = (
     "Accuracies are in percent, of the last round, mean over seeds with half of the 95 % interval.",

@@ -11,9 +11,11 @@ from typing import Any
 from protea.config import registry
 from protea.core.errors import ConfigError
 from protea.core.files import writing
-from protea.federation.record import DataRecord, Record
+from protea.core.shell import install_hint
+from protea.federation.record import Record
 from protea.runs.reader import RunReader, find
 from protea.runs.settings_diff import shown
+from protea.runs.steps import mean_steps, steps_by_client
 
 ResultKey = tuple[str, str, int, int]  # what names a row: setting, method, seed, round
 
@@ -26,13 +28,15 @@ class ResultRow:
     method: str  # with its variant, the fields that were changed, and "alone" for a federation of one
     seed: int
     round: int
-    steps: int | None = None  # SGD steps of a client until this round, mean over clients
+    steps: int | None = None  # SGD steps of a client on its own samples until this round, mean over clients
     own: float | None = None  # on the clients' own test samples, by the method's own rule, every sample counting once
     blend: float | None = None  # the same, by the blend
     worst: float | None = None  # of the client with the lowest, by the method's own rule
     ensemble: float | None = None  # of all clients together on the shared test set, by the method's own rule
     ensemble_blend: float | None = None
+    single: float | None = None  # of a client by itself on the shared test set, by its own rule, mean over clients
     server: float | None = None  # of the server's model on the shared test set
+    teacher: float | None = None  # of what clients together tell the server, on the public samples
     bytes: int | None = None  # of payload, both ways, until this round
     seconds: float | None = None  # of training, server and evaluation, until this round
     commit: str | None = None  # of the code that made it
@@ -43,6 +47,7 @@ class ResultRow:
         return self.setting, self.method, self.seed, self.round
 
 
+PARTED_BY = ("kind", "alpha", "classes_per_client")  # what a setting says of its partition
 NAMES = tuple(each.name for each in fields(ResultRow))
 
 
@@ -55,8 +60,9 @@ def rows_of(paths: Iterable[Path | str]) -> list[ResultRow]:
 def run_rows(run: RunReader) -> list[ResultRow]:
     """Read a row for every evaluated round of a run."""
     setting, method, commit = setting_of(run), method_of(run), commit_of(run.path)
+    by_client = steps_by_client(run.config, run.data)
     seconds, found = 0.0, []
-    for record in run.rounds:
+    for place, record in enumerate(run.rounds, 1):
         seconds += sum(record.cost.seconds.values())
         if record.test:
             found.append(
@@ -65,7 +71,7 @@ def run_rows(run: RunReader) -> list[ResultRow]:
                     method,
                     run.seed,
                     record.round,
-                    steps=round_steps(run.config, run.data, record.round),
+                    steps=mean_steps(by_client, run.rounds[:place]),
                     bytes=record.total_up + record.total_down,
                     seconds=round(seconds, 2),
                     commit=commit,
@@ -84,7 +90,9 @@ def accuracies(record: Record) -> dict[str, float | None]:
         "worst": min(clients, default=None),
         "ensemble": record.shared["method"].ensemble if "method" in record.shared else None,
         "ensemble_blend": record.shared["blend"].ensemble if "blend" in record.shared else None,
+        "single": record.shared["method"].clients if "method" in record.shared else None,
         "server": record.server.get("head"),
+        "teacher": record.values.get("teacher_accuracy"),
     }
     return {name: None if value is None else round(100 * value, 2) for name, value in found.items()}
 
@@ -98,7 +106,9 @@ def setting_of(run: RunReader) -> str:
     words = [name]
     words += [f"{data['samples']:,} samples"] if data.get("samples") else []
     words += [f"{config['clients']} clients"] if "clients" in config else []
-    words += [" ".join(str(part[each]) for each in ("kind", "alpha", "classes") if each in part)] if part else []
+    words += (
+        [" ".join(str(part[each]) for each in ("kind", "alpha", "classes_per_client") if each in part)] if part else []
+    )
     return ", ".join([*words, f"{config.get('rounds', len(run.rounds))} rounds"])
 
 
@@ -109,16 +119,6 @@ def method_of(run: RunReader) -> str:
     usual = vars(registry.find("methods", name)())
     changed = [f"{key}={shown(value)}" for key, value in table.items() if key in usual and usual[key] != value]
     return " ".join([run.method.removesuffix(alone), *changed]) + alone
-
-
-def round_steps(config: dict[str, Any], data: DataRecord, round: int) -> int | None:
-    """Count the SGD steps of a client until a round, mean over clients that take part in every round."""
-    training, sizes = config.get("training", {}), [sum(client.train) for client in data.clients]
-    if not sizes or not training.get("batch"):
-        return None
-    batch, epochs = int(training["batch"]), float(training.get("epochs", 1))
-    each = [(size // batch if training.get("last") == "drop" else -(-size // batch)) * epochs for size in sizes]
-    return int(sum(each) / len(each) * round * float(config.get("fraction", 1.0)) + 0.5)
 
 
 def commit_of(path: Path) -> str | None:
@@ -138,12 +138,15 @@ def read_rows(path: Path) -> list[ResultRow]:
     """Read the rows of a Parquet file."""
     _, parquet = _arrow()
     try:
-        table = parquet.read_table(path, columns=list(NAMES)).to_pylist()
+        known = set(parquet.read_schema(path).names)  # a file of an earlier version has fewer
+        table = parquet.read_table(path, columns=[name for name in NAMES if name in known]).to_pylist()
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
             f"{path} cannot be read as a table of results: {str(error).splitlines()[0]}  "
             "Give the Parquet file that protea reproduce --leaderboard wrote."
         ) from error
+    if not {"setting", "method", "seed", "round"} <= known:
+        raise ConfigError(f"{path} has no columns setting, method, seed and round, so it is no table of results.")
     return [ResultRow(**row) for row in table]
 
 
@@ -164,6 +167,6 @@ def _arrow() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError:
         raise ConfigError(
-            "Tables of results are Parquet files, and pyarrow is not installed.  Type: pip install 'protea[parquet]'"
+            f"Tables of results are Parquet files, and pyarrow is not installed.  Type: {install_hint('parquet')}"
         ) from None
     return pyarrow, pyarrow.parquet

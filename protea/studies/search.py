@@ -13,6 +13,7 @@ from protea.config.toml import override
 from protea.core.errors import ConfigError
 from protea.core.files import write_text
 from protea.core.rng import Streams
+from protea.core.shell import install_hint
 from protea.data import PartitionFile
 from protea.evaluation.protocols import accuracy_on_validation, best_round
 from protea.runs.reader import RunReader
@@ -189,6 +190,6 @@ def optuna() -> Any:
     try:
         import optuna
     except ModuleNotFoundError as error:
-        raise ConfigError("--search needs optuna.  Install it: pip install -e '.[search]'") from error
+        raise ConfigError(f"--search needs optuna.  Install it: {install_hint('search')}") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would report every study, and each proposal makes one
     return optuna

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import click
 import pytest
 import typer
+from night import by_night
 from typed import Command
 
 import protea
+from protea.cli import described
 from protea.cli.app import COMMANDS, app
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["no-such-command"]], ids=lambda given: given[0])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["no-such-command"], ["list", "methods"], ["doctor"]], ids=" ".join
+)
 def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
     code = f"""
 import sys
@@ -28,6 +33,13 @@ except SystemExit:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("what", ["plug-ins", "families", *by_night("tables", "table needs")])
+def test_lists_say_what_the_classes_say(what: str) -> None:
+    """``protea list`` reads a file, so that it need not import torch; ``make lists`` writes it."""
+    found = described.PARTS[what]()
+    assert json.loads(described.STORED.read_text())[what] == found, "Type: make lists"
 
 
 def test_the_version_is_that_of_the_package(typed: Command) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
@@ -19,9 +20,10 @@ from protea import Observer
 from protea.cli import display
 from protea.cli.listing import LISTS
 from protea.cli.run import screen
-from protea.config import registry
+from protea.config import registry, search_path
 from protea.config.experiment import Experiment, experiment_from_table, load_experiment, method_label
 from protea.config.families import FAMILIES
+from protea.core.shell import install_hint
 from protea.federation.jobs import Reply
 from protea.methods.local import Local
 from protea.runs.progress import client_jobs
@@ -202,6 +204,54 @@ def test_only_an_unfinished_run_is_resumed(command: Command):
     assert (done.code, done.err) == (2, "ConfigError: nowhere is not a run directory: it has no config.toml.\n")
 
 
+OWN = """
+from dataclasses import dataclass
+from protea.methods.local import Local
+
+
+@dataclass(frozen=True)
+class Own(Local):
+    pass
+"""
+
+
+def test_modules_beside_the_experiment_file_are_found_also_when_the_run_goes_on(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def forget():
+        monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(there)])
+        monkeypatch.delitem(sys.modules, "own_of_study")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(search_path, "_added", [])
+    there = tmp_path / "my study"
+    there.mkdir()
+    (there / "exp.toml").write_text(SMALL.replace('"fedproto"', '"own_of_study:Own"'))
+    (there / "own_of_study.py").write_text(OWN)
+    assert command("run", "my study/exp.toml", "rounds=1", "--out", "here", "-q").code == 0
+    forget()
+    assert "has ended" in command("resume", "here").err  # and not that there is no such module
+    forget()
+    # A directory that comes from elsewhere names a folder that this user has run nothing from.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
+    assert "no module 'own_of_study' to import" in command("resume", "here").err
+
+
+def test_nothing_in_a_runs_directory_is_imported(command: Command, tmp_path: Path):
+    command("run", "exp.toml", "rounds=1", "--out", "here", "-q")
+    (tmp_path / "here" / "planted.py").write_text("raise SystemExit('it was run')")
+    config = (tmp_path / "here" / "config.toml").read_text()
+    (tmp_path / "here" / "config.toml").write_text(config.replace('name = "fedproto"', 'name = "planted:Own"'))
+    assert "planted" in (tmp_path / "here" / "config.toml").read_text()
+    assert "no module 'planted' to import" in command("show", "here/config.toml").err
+
+
+def test_beside_without_a_name_is_training_alone(command: Command, tmp_path: Path):
+    assert command("run", "exp.toml", "rounds=1", "--beside", "--out", "a", "-q").code == 0
+    assert command("run", "exp.toml", "rounds=1", "--out", "b", "-q", "--beside").code == 0
+    assert all((tmp_path / name / "summary.json").is_file() for name in ("a", "a-local", "b", "b-local"))
+
+
 # show, list, doctor
 
 
@@ -241,7 +291,7 @@ def test_doctor_says_what_is_here_and_how_to_add_the_rest(command: Command, monk
     for line in done.lines:
         if line.split()[:1] == ["extra"]:
             extra = line.split()[1]
-            assert (f"pip install -e '.[{extra}]'" in line) == ("missing" in line), line
+            assert (install_hint(extra) in line) == ("missing" in line), line
     assert any("torch" in line for line in done.lines)
 
 

@@ -229,18 +229,33 @@ def test_an_experiment_with_a_budget_and_no_guarantee_is_refused_before_any_clie
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_a_standardised_table_has_no_guarantee(tmp_path: Path) -> None:
-    rows = "\n".join(f"{n % 7},{n % 5},{'ab'[n % 2]}" for n in range(60))
-    (tmp_path / "t.csv").write_text(f"x,y,label\n{rows}\n")
-    for standardise in (False, True):
-        source = {"kind": "csv", "path": str(tmp_path / "t.csv"), "label": "label", "standardise": standardise}
-        experiment = experiment_from_table(
-            {"clients": 2, "rounds": 1, "data": {"source": source}, "models": {"family": "tiny_mlp", "dim": 4},
-             "method": {"name": "fedloo", "parts": 1, "least": 1}, "filters": ["noise"], "engine": {"name": "inline"}}
-        )  # fmt: skip
-        (record,) = Run(experiment)
-        assert record.privacy is not None and record.privacy.formal is not standardise
-        assert ("records were prepared together" in record.privacy.why) is standardise
+@pytest.mark.parametrize(
+    ("settings", "mixes"),
+    [
+        ({"categories": {"ward": ["east", "west"]}}, False),
+        ({"drop": ["ward"]}, False),
+        ({"drop": ["ward"], "standardise": True}, True),
+        ({"drop": ["ward"], "missing": "impute"}, True),
+        ({}, True),  # the wards are found in the rows: one more, in a single record, would be a feature of all
+    ],
+)
+def test_a_table_whose_rows_change_each_other_has_no_guarantee(
+    tmp_path: Path, settings: dict[str, Any], mixes: bool
+) -> None:
+    rows = "\n".join(f"{n % 7},{n % 5},{['east', 'west'][n % 3 // 2]},{'ab'[n % 2]}" for n in range(60))
+    (tmp_path / "t.csv").write_text(f"x,y,ward,label\n{rows}\n")
+    source = {"kind": "csv", "path": str(tmp_path / "t.csv"), "label": "label", **settings}
+    table: dict[str, Any] = {
+        "clients": 2, "rounds": 1, "data": {"source": source}, "models": {"family": "tiny_mlp", "dim": 4},
+        "method": {"name": "fedloo", "parts": 1, "least": 1}, "filters": ["noise"], "engine": {"name": "inline"},
+    }  # fmt: skip
+    (record,) = Run(experiment_from_table(table))
+    assert record.privacy is not None and record.privacy.formal is not mixes
+    assert ("records were prepared together" in record.privacy.why) is mixes
+    if mixes:  # a budget would be spent on nothing: it is refused before anything is trained
+        table["filters"] = [{"name": "noise", "budget": {"epsilon": 50.0}}]
+        with pytest.raises(PrivacyError, match="nothing it could be spent on: records were prepared together"):
+            next(iter(Run(experiment_from_table(table))))
 
 
 def test_a_killed_run_goes_on_with_what_was_spent(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from protea.config.families import Models
 from protea.config.sections import Checkpoint, Engine, Evaluation
 from protea.config.toml import override, to_table
 from protea.core.errors import ConfigError, PluginError
+from protea.core.shell import install_hint
 from protea.core.training import Training
 from protea.data import Arrays, Augment, Split
 from protea.data.partition.file import PartitionFile
@@ -252,7 +254,8 @@ PLUG_INS = {
     f'method = {{ name = "{HERE}:Own", pulls = 1.5 }}': "method.pulls = 1.5: input should be a valid integer",
     f'method = "{HERE}:Owns"': f"method.name: methods '{HERE}:Owns': module {HERE} has no 'Owns'.",
     'method = "no_such.x:Own"': "method.name: methods 'no_such.x:Own': no module 'no_such' to import.  It is looked "
-    "for where Python looks; install its package, or set PYTHONPATH to the folder it is in.",
+    "for beside the experiment file and where Python looks; install its package, or set PYTHONPATH to the folder it "
+    "is in.",
     'method = "os:getcwd"': "method.name: os:getcwd is not a frozen dataclass, as all methods are.",
     'method = "protea.data:Iid"': "method is Iid(), which is not derived from protea.Method.",
     'method = ":Own"': "method.name: ':Own' is not among the methods.",
@@ -437,5 +440,7 @@ def test_an_engine_whose_extra_is_missing_says_how_to_install_it(monkeypatch: py
     for module in [name for name in sys.modules if name.startswith("protea.engines.ray")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"needs Ray, which is not installed\.  Type: pip install 'protea\[ray\]'"):
+    with pytest.raises(
+        ConfigError, match=re.escape(f"needs Ray, which is not installed.  Type: {install_hint('ray')}")
+    ):
         read('engine = "ray"')

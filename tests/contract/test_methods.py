@@ -27,7 +27,7 @@ from contract import (
 )
 from every import FULL, METHODS, every_method, parameters, variants
 
-from protea.cli.listing import paper
+from protea.cli.described import paper
 from protea.config.registry import BUILT_IN, find
 from protea.config.sections import Evaluation
 from protea.core.method import Method

@@ -221,6 +221,13 @@ def test_protocols_report_different_rounds(protocol: Protocol, rounds: list[int]
     assert found.rounds == rounds and found.test["method"].weighted == pytest.approx(accuracy)
 
 
+@pytest.mark.parametrize("protocol", ["validation", "best"])
+def test_of_rounds_that_tie_the_latest_is_reported(protocol: Protocol):
+    tied = [replace(each, test=score(0.9), validation=score(0.7)) for each in ROUNDS[:4]]
+    found = report([*tied, *ROUNDS[4:]], protocol)
+    assert found is not None and found.rounds == [4]
+
+
 def test_without_validation_data_the_final_round_is_reported():
     blind = [replace(each, validation={}) for each in ROUNDS]
     found = headline(blind, "validation")
@@ -459,3 +466,13 @@ def test_answers_on_the_shared_test_set_that_cannot_be_are_refused(rule: str, ch
     with pytest.raises(PayloadError, match="answers on the shared test set by"):
         heard(together, Reply(0, 1, {rule: chances}))
     assert together.scores() == {}
+
+
+def test_counts_of_training_samples_are_counts_and_of_simulations_only():
+    fitted = Examination(torch.zeros(0, dtype=torch.int64), {}, train=torch.tensor([3, 4]))
+    fitted.check(3, 1, single=True)
+    with pytest.raises(PayloadError, match="a site does not tell that"):
+        fitted.check(3, 1)
+    for wrong in (torch.tensor([5, 4]), torch.tensor([-1, 4]), torch.tensor([3.0, 4.0]), torch.tensor([3])):
+        with pytest.raises(PayloadError, match="not how many training samples"):
+            replace(fitted, train=wrong).check(3, 1, single=True)

@@ -9,6 +9,7 @@ import pytest
 
 from protea.evaluation.scores import MetricScore, PartRecord, Score
 from protea.federation.ledger import Ledger
+from protea.federation.privacy import Privacy
 from protea.federation.record import ClientBytes, ClientData, ClientRecord, DataRecord, Record, read_metrics
 
 DATA = (
@@ -102,3 +103,36 @@ def test_rounds_of_earlier_versions_lack_what_came_later():
 def test_a_line_of_another_kind_is_refused():
     with pytest.raises(ValueError, match="'summary' is none of a run's metrics"):
         read_metrics([{"kind": "summary"}])
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"no guarantee": float("nan")},
+        {"no guarantee": float("inf")},
+        {"epsilon": float("nan"), "delta": 1e-5},
+        {"epsilon": 1.0, "delta": float("inf")},
+        {"epsilon": -1.0, "delta": 1e-5},
+        {"epsilon": 1.0, "delta": 1e-5, "spent": float("nan")},
+    ],
+)
+def test_numbers_of_a_client_that_mean_nothing_are_no_guarantee(told: dict[str, float]) -> None:
+    """They come over the network, before anything else of the reply is looked at."""
+    found = Privacy.read(told)
+    assert found is not None and not found.formal and found.why
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        [],
+        3,
+        {"kind": "client", "round": 1, "client": 0},
+        {"kind": "data", "classes": 3},
+        {"kind": "round"},
+        {"kind": "other"},
+    ],
+)
+def test_lines_that_are_no_records_are_refused_by_one_kind_of_error(line: object) -> None:
+    with pytest.raises(ValueError):
+        read_metrics([line])  # type: ignore[list-item]

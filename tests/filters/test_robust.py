@@ -16,6 +16,7 @@ from protea.core.errors import ConfigError
 from protea.core.memory import Memory
 from protea.core.method import Method
 from protea.core.payload import pack, vector_names
+from protea.core.prototypes import Weighting
 from protea.core.rng import Streams
 from protea.core.weights import Weights
 from protea.federation.jobs import Job, Reply
@@ -219,6 +220,34 @@ def test_long_counts_are_no_long_vectors():
     plan = FederationPlan(clients=2, rounds=1, limits=Limits(norm=5.0))
     (record,) = Federation(FedProto(), Scripted(script), toy.server(), plan).run()
     assert not record.refused
+
+
+@pytest.mark.parametrize("average", ["uniform", "count"])
+def test_who_claims_many_samples_weighs_much_only_where_counts_weigh_and_no_limit_is_set(average: Weighting):
+    """Three clients send (1, 1, ...); the fourth sends (-1, -1, ...), which no guard of lengths can mind."""
+
+    def script(job: Job) -> Reply:
+        sign, count = (-1.0, 1e9) if job.client == 3 else (1.0, 50.0)
+        up = Prototypes(torch.full((toy.CLASSES, toy.DIM), sign), torch.full((toy.CLASSES,), count))
+        return Reply(job.client, job.round, pack(up), 50)
+
+    def mean(limits: Limits) -> tuple[float, dict[int, str]]:
+        server = toy.server()
+        plan = FederationPlan(clients=4, rounds=1, limits=limits, failures="skip")
+        (record,) = Federation(FedProto(average=average), Scripted(script), server, plan).run()
+        return round(float(server.memory["prototypes"].vectors.mean()), 3), record.failures
+
+    assert mean(Limits()) == ({"uniform": 0.5, "count": -1.0}[average], {})
+    found, failures = mean(Limits(samples=1000))
+    assert found == 1.0 and "1,000,000,000 samples were reported; limits.samples is 1,000" in failures[3]
+
+
+def test_the_number_of_all_samples_has_the_same_limit():
+    up = Prototypes(torch.ones(toy.CLASSES, toy.DIM), torch.ones(toy.CLASSES))
+    plan = FederationPlan(clients=2, rounds=1, limits=Limits(samples=100), failures="skip")
+    script = Scripted(lambda job: Reply(job.client, job.round, pack(up), 100 + job.client))
+    (record,) = Federation(FedProto(), script, toy.server(), plan).run()
+    assert record.refused == [1] and "101 samples were reported; limits.samples is 100" in record.failures[1]
 
 
 @pytest.mark.parametrize("name", ["bound", "median", "trimmed", "geometric_median", "multi_krum", "cosine"])

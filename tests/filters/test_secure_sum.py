@@ -265,6 +265,16 @@ def test_the_sum_of_other_clients_in_the_same_round_is_not_unmasked():
     assert same(game.share().mask().unmask(), plain(range(5)))  # the same sum says nothing new
 
 
+def test_after_another_training_of_the_round_other_clients_are_summed():
+    """What docs/secure-sums.md says that this does not stop: a coordinator that asks for a training twice."""
+    game, _ = prepared("unmask")
+    whole = game.unmask()
+    keys = {id: expect_keys(game.parties[id].begin(upload(id))) for id in range(4)}
+    game.attempt = Attempt(game.round, keys, POINT, game.filter.need)
+    rest = game.share().mask().unmask()
+    assert same({name: whole[name] - rest[name] for name in rest}, plain([4]))
+
+
 def test_steps_that_were_not_prepared_are_refused():
     client = party(0)
     with pytest.raises(PayloadError, match="client 0, round 1: this client has nothing to add to a sum of round 1"):

@@ -69,7 +69,13 @@ def data():
 
 
 def make_base(
-    folder: Path, sites: Sequence[str] = NAMES, *, tls: bool = True, public: bytes | None = None, **settings: Any
+    folder: Path,
+    sites: Sequence[str] = NAMES,
+    *,
+    tls: bool = True,
+    public: bytes | None = None,
+    host: str = "localhost",
+    **settings: Any,
 ) -> CoordinatorDirectory:
     table = {
         "classes": [str(digit) for digit in range(10)],
@@ -81,7 +87,7 @@ def make_base(
         **settings,
     }
     base = CoordinatorDirectory.create(
-        folder, new_task(table, []), "localhost" if tls else "127.0.0.1", free_port(), tls, public
+        folder, new_task(table, []), host if tls else "127.0.0.1", free_port(), tls, public
     )
     for name in sites:
         base.invite(name)
@@ -108,13 +114,16 @@ def make_site(folder: Path, bundle: Path, name: str) -> Site:
 
 
 class Party:
-    """A ``protea`` command that runs in a process of its own; with ``cold`` the programs that it starts are cold."""
+    """A ``protea`` command that runs in a process of its own; with ``cold`` the programs that it starts are cold.
 
-    def __init__(self, log: Path, *arguments: str | Path, cold: bool = False) -> None:
+    It may be in a network namespace, ``space``.
+    """
+
+    def __init__(self, log: Path, *arguments: str | Path, cold: bool = False, space: str = "") -> None:
         self.log = log
         log.touch()
         environment = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
-        self.process = warm_flower.command(*arguments, log=log, cold=cold, **environment)
+        self.process = warm_flower.command(*arguments, log=log, cold=cold, space=space, **environment)
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")
@@ -142,15 +151,16 @@ class Parties:
     def __init__(self, folder: Path, cold: bool = False) -> None:
         self.folder, self.cold, self.all = folder, cold, list[Party]()
 
-    def serve(self, base: CoordinatorDirectory) -> Party:
-        return self._start("serve.log", "federation", "serve", base.path)
+    def serve(self, base: CoordinatorDirectory, space: str = "", listen: str = "") -> Party:
+        more = ["--listen", listen] if listen else []
+        return self._start("serve.log", "federation", "serve", base.path, *more, space=space)
 
-    def join(self, site: Site | Path, *more: str | Path) -> Party:
+    def join(self, site: Site | Path, *more: str | Path, space: str = "") -> Party:
         path = site if isinstance(site, Path) else site.path
-        return self._start(f"{path.name}.log", "site", "join", *more, "--dir", path)
+        return self._start(f"{path.name}.log", "site", "join", *more, "--dir", path, space=space)
 
-    def _start(self, log: str, *arguments: str | Path) -> Party:
-        self.all.append(Party(self.folder / log, *arguments, cold=self.cold))
+    def _start(self, log: str, *arguments: str | Path, space: str = "") -> Party:
+        self.all.append(Party(self.folder / log, *arguments, cold=self.cold, space=space))
         return self.all[-1]
 
 

@@ -15,6 +15,7 @@ from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
 from protea.network.task import new_task
 from protea.network.trust.bundles import open_bundle
+from protea.network.trust.signatures import SEAL
 
 CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -75,7 +76,17 @@ def job(task: JobKind, round: int, client: int = 0, down: Named | None = None) -
     return joined([job_to_bytes(Job(task, round, client, down or {}))])
 
 
+def asked(task: JobKind, round: int, client: int = 0) -> Job:
+    """A job that came with nothing."""
+    return Job(task, round, client)
+
+
 def only(answer: bytes) -> bytes:
-    """The reply in an answer to one job."""
+    """The reply in an answer to one job, without the site's signature where it has one."""
     (part,) = parted(answer)
-    return part
+    return unsigned(part)
+
+
+def unsigned(part: bytes) -> bytes:
+    """A reply, or a job, without a signature before it: it begins with the length of its header."""
+    return part if int.from_bytes(part[:8], "little") < len(part) else part[SEAL:]

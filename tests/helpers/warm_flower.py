@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import namespaces
 import torch
 
 from protea.cli import app
@@ -49,12 +50,14 @@ class Begun:
         self.join()
 
 
-def command(*words: str | Path, log: Path, cold: bool = False, **environment: str) -> Begun:
-    """Start a ``protea`` command; all that it says is added to the file ``log``."""
-    return Begun(_be_command, words, log, environment, cold=cold)
+def command(*words: str | Path, log: Path, cold: bool = False, space: str = "", **environment: str) -> Begun:
+    """Start a ``protea`` command, in a network namespace if one is named; what it says is added to the file ``log``."""
+    return Begun(_be_command, words, log, environment, space, cold=cold)
 
 
-def _be_command(words: Sequence[str | Path], log: Path, environment: dict[str, str]) -> None:
+def _be_command(words: Sequence[str | Path], log: Path, environment: dict[str, str], space: str) -> None:
+    if space:
+        namespaces.enter(space)
     for number in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), number)
     os.environ.update(environment)

@@ -470,3 +470,34 @@ def test_one_client_alone_can_run_it(method: FedPKD):
     models, server = run(method, rounds=3, clients=1)
     for tensor in (*models.values(), *server.memory.flat()[0].values()):
         assert torch.isfinite(tensor.float()).all()
+
+
+# What is known of the teacher
+
+
+def test_a_client_that_never_saw_a_class_rules_it_out_in_a_mean_of_scores_only():
+    """One client knows that it is class 0; two have never seen it, and favour class 1 and class 2 a little."""
+    absent = Prototypes.absent(4, 1)
+    scores = [[4.0, 0.0, 0.0, 0.0], [-9.0, 0.5, 0.0, 0.0], [-9.0, 0.0, 0.5, 0.0]]
+    uploads = [Upload(i, DualKnowledge(absent, torch.tensor([s])), 10) for i, s in enumerate(scores)]
+    assert FedPKD(weighting="uniform").ensemble(uploads).argmax(1).tolist() != [0]
+    mixed = FedPKD(weighting="uniform", teacher="probabilities").ensemble(uploads)
+    expected = torch.tensor(scores).softmax(1).mean(0)
+    torch.testing.assert_close(mixed[0].exp(), expected)
+    assert mixed.argmax(1).tolist() == [0] and FedProtoKD.variants["mixture"] == FedPKD.variants["mixture"]
+
+
+def test_the_record_of_a_round_says_how_good_the_teacher_is():
+    """Scores that are the labels of the first public samples and class 0 elsewhere: right there, and where it is 0."""
+    server, scores = started(FedPKD(server_epochs=1)), one_hot(server_labels())
+    scores[5:] = one_hot(torch.zeros(PUBLIC - 5, dtype=torch.int64))
+    FedPKD(server_epochs=1).aggregate(server, [upload(0, torch.randn(toy.CLASSES, toy.DIM), [1] * toy.CLASSES, scores)])
+    labels, answers = server_labels(), scores.argmax(1)
+    assert server.memory["teacher_accuracy"] == pytest.approx(float((answers == labels).float().mean()))
+    assert server.memory["teacher_commonest"] == pytest.approx(int(answers.bincount().max()) / PUBLIC)
+    chances = scores[0].softmax(0)
+    assert server.memory["teacher_entropy"] == pytest.approx(float(-(chances * chances.log()).sum()))
+
+
+def server_labels() -> Tensor:
+    return toy.BLOBS.y[toy.PUBLIC]

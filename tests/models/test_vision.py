@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -13,6 +14,7 @@ from wanted import extra
 
 from protea.config.families import Member, members
 from protea.core.errors import ConfigError, PluginError
+from protea.core.shell import install_hint
 from protea.models.architectures import count_parameters as size
 from protea.models.architectures import make_architecture
 from protea.models.resnet import Bottleneck
@@ -157,7 +159,7 @@ def test_a_missing_package_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(
         PluginError,
-        match=r"'mobilenet_v2': torchvision is not installed.  Type, in Protea's folder: pip install -e '.\[vision\]'",
+        match=re.escape(f"'mobilenet_v2': torchvision is not installed.  Type: {install_hint('vision')}"),
     ):
         build(Member("mobilenet_v2"), shape=(3, 32, 32), classes=3, dim=8)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from flwr.app import Message
 from parties import NAMES, alone, make_base, make_site, over_network
 
 from protea.core.errors import ConfigError
+from protea.engines.flower import punctuality
 from protea.engines.flower.codec import unwrap, wrap
 from protea.engines.flower.grid import Network
 from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_bytes
@@ -113,6 +115,58 @@ def test_a_site_that_is_refused_again_and_again_is_asked_no_more(tmp_path: Path)
     assert [record.participants for record in found] == [[0, 1, 2], [0, 1, 2], [0, 1], [0, 1]]
     asked = [m for m in wire.pushed if m.metadata.dst_node_id == grid.FIRST + 2 and grid.names([m]) == ["job"]]
     assert {message.metadata.group_id for message in asked} == {"1", "2"}  # nor to evaluate
+
+
+def test_a_site_that_is_stuck_costs_one_round_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From round 3 on nothing comes of it, until round 5; what it answers then is what was asked of it last."""
+    monkeypatch.setattr(punctuality, "LEAST", 0.3)  # seconds
+    base, _, wire = federation(tmp_path, quorum=2, rounds=8)
+    stuck, kept, news = [False], dict[str, Message](), list[str]()
+
+    def meddle(asked: Message, answer: Message) -> Message | None:
+        if not stuck[0] or asked.metadata.dst_node_id != grid.FIRST + 2:
+            return answer
+        kept[asked.metadata.message_id] = answer
+        return None
+
+    def show(status: Status, said: str | None) -> None:
+        news.extend([said] if said else [])
+        if said and said.startswith("Round 2 "):
+            stuck[0] = True
+        if said and said.startswith("Round 5 "):
+            stuck[0] = False
+            wire.replies |= kept
+
+    wire.meddle = meddle
+    found = serve(base, wire, show)
+    took_part = [2 in record.participants and 2 not in record.failures for record in found]
+    assert took_part[:2] == [True, True] and took_part[-1] and not any(took_part[3:5])
+    out = [record for record in found if 2 in record.failures]
+    assert [record.round for record in out] == [3, 4]  # one message: to evaluate round 3, and to train for round 4
+    assert all("no answer within" in record.failures[2] and not record.refused for record in out)
+    assert [each for each in news if "east" in each and "Left out" not in each] == [
+        "east has come.",
+        "east is late; rounds go on without it until it answers.",
+        "east has come.",
+    ]
+
+
+def test_late_sites_are_waited_for_where_the_round_would_not_count_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(punctuality, "LEAST", 0.1)
+    base, _, wire = federation(tmp_path, rounds=3)
+    kept = dict[str, Message]()
+
+    def meddle(asked: Message, answer: Message) -> Message | None:
+        if grid.names([asked]) == ["job"] and asked.metadata.dst_node_id == grid.FIRST + 2 and not kept:
+            kept[asked.metadata.message_id] = answer
+            threading.Timer(1.0, lambda: wire.replies.update(kept)).start()
+            return None
+        return answer
+
+    wire.meddle = meddle
+    assert [record.participants for record in serve(base, wire) if not record.failures] == [[0, 1, 2]] * 3
 
 
 def test_refusals_count_in_rounds_that_come_to_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

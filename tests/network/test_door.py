@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime as dt
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,19 +20,25 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.proto.control_pb2 import ListNodesRequest, UnregisterNodeRequest
-from flwr.proto.fleet_pb2 import ActivateNodeRequest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest
 from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.node_pb2 import Node
 from flwr.supercore.control.control_http_client import ControlHttpClient
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from waiting import until
 
 from protea.core.errors import ConfigError, PayloadError
+from protea.core.files import write_json
 from protea.engines.flower.codec import PART, fetch, wrap
 from protea.engines.flower.door import DoorLimits
 from protea.engines.flower.link import Link, PatientGrid, Tls
+from protea.engines.flower.node import Node as ClientNode
 from protea.engines.flower.programs import free_port
 from protea.network.trust import keys
 
 pytestmark = pytest.mark.xdist_group("deployment")
 
+PROTOBUF = f"Content-Type: {PROTOBUF_MEDIA_TYPE}\r\n"
 LIMITS = DoorLimits(upload=2**20, per_address=8, connections=12, head=0.5, idle=5.0, slowest=2**20)
 
 
@@ -167,7 +175,7 @@ def test_a_body_that_never_comes_whole_is_not_handed_on(opened: Opened) -> None:
 
 def test_a_site_is_let_through_and_its_connection_kept(opened: Opened) -> None:
     body = ActivateNodeRequest(public_key=opened.public, heartbeat_interval=30.0).SerializeToString()
-    kind = "Content-Type: application/x-protobuf\r\n"
+    kind = PROTOBUF
     with opened.connect() as line:
         for _ in range(2):
             line.sendall(opened.request("/v1/fleet/activate-node", len(body), opened.private, kind) + body)
@@ -217,3 +225,58 @@ def test_an_upload_of_the_largest_size_passes_the_limits_of_its_message() -> Non
 def test_the_coordinator_fetches_no_more_than_its_limits(opened: Opened) -> None:
     grid = opened.link.grid
     assert isinstance(grid, PatientGrid) and grid.limit == LIMITS.message
+
+
+def test_a_sites_question_is_held_until_there_is_a_message(opened: Opened) -> None:
+    """It is answered by the SuperLink then, which here has none after all."""
+    with opened.connect() as line:
+        body = PullMessagesRequest(node=Node(node_id=number(opened))).SerializeToString()
+        line.sendall(opened.request("/v1/fleet/pull-messages", len(body), opened.private, PROTOBUF) + body)
+        until(lambda: opened.public in opened.link.notices.asking)
+        opened.link.notices.message_for(opened.public)
+        assert answered(line).startswith(b"HTTP/1.1 200")
+        assert opened.public not in opened.link.notices.asking
+
+
+def test_a_site_whose_answer_was_lost_leaves_and_comes_back(opened: Opened, tmp_path: Path) -> None:
+    """What was sent to it meanwhile is sent again then: its node is another one to the coordinator."""
+    assert opened.link.door is not None and opened.link.tls is not None
+    key, over = tmp_path / "key", threading.Event()
+    key.write_bytes(opened.private)
+    node = ClientNode(tmp_path / "node", f"127.0.0.1:{opened.port}", opened.link.tls.ca, key)
+    node.folder.mkdir()
+    write_json(node.folder / "node.json", {"node": number(opened)})  # it may be active since the test before
+    thread = threading.Thread(target=node.attend, args=(lambda kind, message: b"", over.is_set))
+    thread.start()
+    try:
+        until(lambda: opened.public in opened.link.notices.asking)
+        (before,) = opened.link.nodes()
+        other = opened.link.notices.until_message(
+            opened.public, lambda: False, 0.0
+        )  # and the site's own gets no answer
+        asyncio.run_coroutine_threadsafe(other, opened.link.door.loop).result()
+        until(lambda: [each.last_activated_at for each in opened.link.nodes()] > [before.last_activated_at])
+        until(lambda: opened.public in opened.link.notices.asking)
+    finally:
+        over.set()
+        opened.link.notices.wake()
+        thread.join()
+
+
+def number(opened: Opened) -> int:
+    """What the SuperLink calls the one site that is registered."""
+    with opened.link.control() as control:
+        (node,) = control.ListNodes(ListNodesRequest()).nodes_info
+    return int(node.node_id)
+
+
+def answered(line: ssl.SSLSocket) -> bytes:
+    """One whole answer of a connection that stays open."""
+    found = b""
+    while b"\r\n\r\n" not in found:
+        found += line.recv(1)
+    (length,) = [int(each.split(b":")[1]) for each in found.lower().splitlines() if b"content-length" in each]
+    while length:
+        part = line.recv(length)
+        found, length = found + part, length - len(part)
+    return found

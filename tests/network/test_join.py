@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("flwr", reason="lacking: extra flower")
@@ -46,6 +49,12 @@ def test_a_clock_that_is_wrong_is_not_taken_for_an_unknown_key() -> None:
     said = hint_of("401: signed by another clock; here it is 2026-11-18T12:00:00+00:00")
     assert "its clock says 2026-11-18T12:00:00+00:00" in said and "key" not in said
     assert "does not know its key yet" in hint_of("401: unknown key")
+
+
+def test_the_process_that_watches_over_a_site_has_no_torch() -> None:
+    """It would need 250 MB in the place of 34, and seconds to start."""
+    words = "import sys, protea.cli.site, protea.network.site.join; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", words], capture_output=True, text=True).stdout == "False\n"
 
 
 def test_what_was_sent_and_what_was_refused_is_told() -> None:

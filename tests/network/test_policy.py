@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,14 @@ def test_methods_that_are_allowed_by_default_send_class_vectors_by_trained_model
     }
     assert alike - set(CLASS_VECTORS) == others
     assert set(CLASS_VECTORS) <= alike and not sends_class_vectors(FedGen.up)
+
+
+def test_no_setting_of_these_methods_makes_a_site_send_its_model() -> None:
+    """FedProc's original also averages whole models: no task can have it, whatever the policy says."""
+    names = {name: [each.name for each in fields(registry.find("methods", name))] for name in CLASS_VECTORS}
+    assert [name for name in names if "share_weights" in names[name]] == ["fedproc"]
+    with pytest.raises(ConfigError, match="needs models that are all the same"):
+        task(method={"name": "fedproc", "share_weights": True})
 
 
 def test_every_setting_knows_its_line(tmp_path: Path) -> None:

@@ -21,15 +21,21 @@ from parties import NAMES, make_base, make_site, parties
 from test_coordinator import federation, serve
 from waiting import until
 
+from protea.cli.site_statement import statement_document
 from protea.clients.durable import newest_state
 from protea.clients.plan import WorkerPlan
-from protea.core.errors import ConfigError
+from protea.clients.worker import Worker
+from protea.core.errors import ConfigError, PolicyError
+from protea.core.payload import Named, nbytes
+from protea.core.prototypes import Prototypes
 from protea.engines.flower.codec import unwrap
 from protea.engines.inline import Inline
 from protea.engines.messages import job_from_bytes, parted
-from protea.federation.jobs import Job, JobEngine
+from protea.federation.jobs import Job, JobEngine, Reply
 from protea.federation.record import Record
 from protea.filters.secure.client_side import MEMORY
+from protea.filters.secure.state import SumState
+from protea.filters.secure.sums import LOSS, SAMPLES
 from protea.filters.secure_sum import SecureSum
 from protea.methods.fedproto import FedProto
 from protea.methods.lg_fedavg import LGFedAvg
@@ -37,6 +43,8 @@ from protea.network.coordinator import service
 from protea.network.site.audit import Audit
 from protea.network.site.check import trial
 from protea.network.site.directory import Site
+from protea.network.site.service import SiteService
+from protea.network.site.statement import make_statement, size_words
 from protea.network.task import new_task
 from protea.network.trust.keys import SIGNATURE
 from protea.runs.directory import RunDirectory
@@ -174,6 +182,45 @@ def test_site_check_shows_what_is_behind_the_mask(tmp_path: Path) -> None:
     _, sites, _ = federation(tmp_path, filters=SECURE)
     found = trial(sites[0].path)
     assert "vectors" in {each.name for each in found.leaving}
+    said = make_statement(sites[0], found)
+    words = " ".join(statement_document(said).sections[0].sentences)
+    assert "can read the sum over all sites of a round, at least 3" in words and "in the clear seconds" in words
+    classes, dim = len(sites[0].task.classes), sites[0].task.models.dim
+    assert found.sizes["masked"] == 8 * (classes * (dim + 2) + 2)  # with a count, and a 1, for each class
+    assert said.bytes_in_all == 2 * found.sizes["masked"] + said.evaluations * found.sizes["evaluate"]
+    assert "some 115 bytes a round for each site" in size_words(said)
+
+
+def test_no_message_of_a_sum_is_larger_than_the_policy_allows(tmp_path: Path) -> None:
+    """The upload under its mask is more than twice as large as it would be without."""
+    _, sites, _ = federation(tmp_path, filters=SECURE, rounds=1)
+    plain = nbytes(Prototypes(torch.ones(10, 16), torch.ones(10)).flat())
+    (sites[0].path / "policy.toml").write_text(f'max_upload = "{plain + 100}B"\n')
+    with pytest.raises(PolicyError, match=r"line 1: max_upload(.|\n)*Under the mask of secure_sum the upload has"):
+        trial(sites[0].path)
+    service = SiteService(Site(sites[0].path))
+    worker = service.worker.worker
+    worker.client(0).begin(1, worker.plan.streams(0))
+    reply = Reply(0, 1, {"vectors": torch.zeros(10, 16, dtype=torch.int64)})
+    with pytest.raises(PolicyError, match="max_upload"):
+        service.site.release.verify(Job("masked", 1, 0), reply, service._passage(Job("masked", 1, 0)))
+
+
+def test_what_a_policy_rounds_or_hides_is_rounded_or_hidden_under_the_mask(tmp_path: Path) -> None:
+    """Whoever takes off what all others added has what a site added: no more than it would have told in the clear."""
+    _, sites, _ = federation(tmp_path, filters=SECURE, rounds=1)
+    added: dict[str, Named] = {}
+    for report in ("none", "accuracy"):
+        (sites[0].path / "policy.toml").write_text(f'report = "{report}"\n')
+        worker = Worker(Site(sites[0].path).plan())
+        assert worker.run(Job("train", 1, 0)).error is None
+        state = worker.client(0).memory[MEMORY]
+        assert isinstance(state, SumState)
+        added[report] = dict(state.upload)
+    exact = len(worker.client(0).train)
+    assert exact % 10 and float(added["accuracy"][SAMPLES]) == 10 * round(exact / 10)
+    assert float(added["accuracy"][LOSS]) > 0 and float(added["none"][LOSS]) == 0
+    assert all(count % 10 == 0 for count in added["accuracy"]["counts"].tolist())
 
 
 def test_tasks_that_cannot_be_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -59,6 +60,14 @@ def test_warnings_name_what_is_thin_and_what_the_policy_lets_out(site: Site) -> 
         assert any(words in each for each in lax)
 
 
+def test_means_by_a_map_that_everybody_has_are_warned_of(tmp_path: Path) -> None:
+    for name, warned in (("fedloo", True), ("fedproto", False)):
+        base = places.base(tmp_path / name / "base", f"method.name={name}", "shape=[64]")
+        site = places.site(tmp_path / name / "site", base.invite("north"))
+        found = make_statement(site, trial(site)).warnings
+        assert any(each.startswith("fedloo sends means by a map that everybody has") for each in found) is warned
+
+
 def test_a_policy_that_ends_soon_is_told(site: Site) -> None:
     (site.path / "policy.toml").write_text(f"expires = {dt.date.today() + dt.timedelta(days=3)}\n")
     assert any("from the next day on" in each for each in make_statement(Site(site.path), trial(site.path)).warnings)
@@ -106,21 +115,31 @@ def test_what_noise_guarantees_is_said_and_a_warning_where_it_is_nothing(
     assert titles["Differential privacy"].sentences == [found.privacy]
 
 
-def test_a_table_that_is_standardised_has_no_guarantee_whatever_the_policy_states(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ending", "mixes"),
+    [
+        (")", False),
+        (").load()", False),
+        (", standardise=True)", True),
+        (", standardise=True).load()", True),  # a data set, which no longer says how it was read
+        (', missing="impute").load()', True),
+    ],
+)
+def test_a_table_whose_rows_change_each_other_has_no_guarantee_whatever_the_policy_states(
+    tmp_path: Path, ending: str, mixes: bool
+) -> None:
     rows = "\n".join(f"{n % 7},{n % 5},{places.CLASSES[n % 2]}" for n in range(80))
     (tmp_path / "t.csv").write_text(f"a,b,label\n{rows}\n")
     base = places.base(tmp_path / "base", "models.adapter=pool", filters=["noise"])
-    for standardise in (False, True):
-        data = f"""
+    data = f"""
     from protea.data.sources.csv_table import Csv
-    return Csv({str(tmp_path / "t.csv")!r}, label="label", standardise={standardise})
+    return Csv({str(tmp_path / "t.csv")!r}, label="label"{ending}
 """
-        model = "\n    return nn.Sequential(nn.Linear(2, 16), nn.ReLU()).requires_grad_(False)\n"
-        name = f"site{standardise}"
-        site = places.site(tmp_path / name, base.invite(name.lower()), places.code(model, data), policy=TWICE)
-        found = trial(site).privacy
-        assert found is not None and found.formal is not standardise
-        assert ("records were prepared together" in found.why) is standardise
+    model = "\n    return nn.Sequential(nn.Linear(2, 16), nn.ReLU()).requires_grad_(False)\n"
+    site = places.site(tmp_path / "site", base.invite("site"), places.code(model, data), policy=TWICE)
+    found = trial(site).privacy
+    assert found is not None and found.formal is not mixes
+    assert ("records were prepared together" in found.why) is mixes
 
 
 def test_an_audits_results_have_their_place(site: Site) -> None:
@@ -130,8 +149,11 @@ def test_an_audits_results_have_their_place(site: Site) -> None:
     finding = Finding("eight", "linkage", "AUC 0.71", "doubtful")
     assert not any("audit" in each for each in make_statement(site, shown, audit=[finding]).warnings)
     leaks = Finding("two", "inversion", "0.9", "leaks")
-    first = make_statement(site, shown, audit=[finding, leaks]).warnings[0]
-    assert first == "The audit found that it leaks: two (inversion).  See the audit below."
+    found = make_statement(site, shown, audit=[finding, leaks])
+    assert found.warnings[0] == "The audit found that it leaks: two (inversion).  See the audit below."
+    assert found.leaking == ["two"]
+    by_model = make_statement(site, shown, audit=[replace(leaks, needs_model=True)])
+    assert by_model.warnings[0] == found.warnings[0] and by_model.leaking == []  # the model never leaves
     made = statement_document(make_statement(site, shown, audit=[finding])).sections[-1]
     assert made.table is not None and made.table.rows == [("eight", "linkage", "AUC 0.71", "doubtful")]
 
@@ -154,6 +176,13 @@ def test_the_page_is_printed_and_written(
     text = page.read_text()
     assert "<script" not in text and "http" not in text.replace("http-equiv", "")
     assert "default-src 'none'; style-src 'sha256-" in text and "For the ethics board" in text
+
+
+def test_a_site_whose_class_of_one_sample_would_leave_is_not_called_ready(site: Site, typed: Command) -> None:
+    (site.path / "policy.toml").write_text("min_samples_per_class = 1\n")
+    done = typed("site", "check", "--dir", site.path)
+    assert done.code == 0 and "Ready." not in done.out
+    assert "Not ready: nine would leak; see the first warnings." in " ".join(done.out.split())
 
 
 def test_what_the_policy_refuses_is_told_before_anything_is_trained(site: Site, typed: Command) -> None:

@@ -26,6 +26,7 @@ from protea.federation.jobs import JobKind
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.audit import Audit
 from protea.network.site.directory import Site
+from protea.network.site.join import news_of
 from protea.network.site.service import SiteService, discreet, without_secrets
 from protea.network.trust.keys import Signer
 
@@ -92,7 +93,9 @@ def test_several_jobs_in_one_message_are_answered_in_their_order(
 ) -> None:
     parts = [places.only(places.job(task, 1, 1)) for task in ("train", "evaluate")]
     answers = parted(service.handle("job", base.signer("job", joined(parts))))
-    assert [bool(reply_from_bytes(each).metrics) for each in answers] == [True, False] and len(lines(service)) == 2
+    assert [bool(reply_from_bytes(places.unsigned(each)).metrics) for each in answers] == [True, False] and len(
+        lines(service)
+    ) == 2
 
 
 def test_nothing_of_this_machine_is_in_an_answer(service: SiteService, base: CoordinatorDirectory) -> None:
@@ -259,6 +262,18 @@ def test_what_cannot_be_written_down_does_not_leave(
         assert str(site.path) not in "".join(traceback.format_exception_only(problem.value))
     path.rmdir()
     assert reply_from_bytes(places.only(ask(service, base, "train", 2))).error is None
+
+
+def test_a_full_disk_is_called_by_its_name(
+    service: SiteService, base: CoordinatorDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device", str(service.site.path))
+
+    monkeypatch.setattr(durable, "save_client", full)
+    with pytest.raises(ClientError, match=r"^site north: its disk is full\.$"):
+        ask(service, base, "train", 1)
+    assert news_of(lines(service)[-1]) == "Not answered: site north: its disk is full."
 
 
 def test_an_audit_goes_on_after_a_process_was_killed_in_the_middle_of_a_line(tmp_path: Path) -> None:

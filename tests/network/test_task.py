@@ -60,7 +60,16 @@ def test_a_task_is_read_as_it_was_written(method: str, tmp_path: Path) -> None:
 
 
 CHANGES = [
-    *('classes=["dog", "cat"]', "rounds=51", "fraction=0.5", "quorum=3", "deadline=1.0", "patience=61.0", "seed=2"),
+    *(
+        'classes=["dog", "cat"]',
+        "rounds=51",
+        "fraction=0.5",
+        "quorum=3",
+        "deadline=1.0",
+        "late=3.0",
+        "patience=61.0",
+        "seed=2",
+    ),
     *("shape=[8]", "method.pull=2.0", "models.dim=64", "training.lr=0.02", "evaluation.every=2", "limits.norm=10.0"),
     *('filters=["clip"]', "protect=true"),
 ]
@@ -199,6 +208,8 @@ def test_a_task_cannot_bring_code_to_a_site(change: str) -> None:
         ("rounds = 1000000000000", "rounds"),
         ("deadline = inf", "deadline"),
         ("deadline = nan", "deadline"),
+        ("late = inf", "late"),
+        ("late = -1", "late"),
         ("patience = 1e300", "patience"),
         ("limits.norm = inf", r"limits\.norm"),
     ],

@@ -6,6 +6,7 @@ import ast
 import csv
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from protea.cli.app import app
 from protea.config.families import Models
 from protea.config.sections import Engine, Evaluation
 from protea.core.errors import ConfigError
+from protea.core.shell import install_hint
 from protea.core.training import Training
 from protea.data.sources.digits import Digits
 from protea.methods.fedproto import FedProto
@@ -131,6 +133,7 @@ def test_the_course_of_a_run_is_that_of_its_records(first: Result, one: dict[str
             assert run["scores"][part][rule]["weighted"] == pytest.approx(expected, rel=1e-4)
     assert run["bytes"] == [record.bytes_up + record.bytes_down for record in first.records]
     assert run["majority"] == first.summary["majority"]
+    assert run["steps"] == first.summary["steps"] == first.steps
     client = first.records[1].clients[2]
     drawn = run["details"]["accuracies"]["test"]["head"][2][1]
     assert drawn == pytest.approx(client.accuracy_by("head"), rel=1e-4)
@@ -515,7 +518,7 @@ def test_the_command_says_what_is_wrong(first: Result, tmp_path: Path) -> None:
 
 def test_figures_without_matplotlib_say_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'protea\[plots\]'"):
+    with pytest.raises(ConfigError, match=re.escape(install_hint("plots"))):
         figures.require()
 
 
@@ -722,7 +725,7 @@ def test_several_runs_are_compared_with_mean_and_interval(
     assert f"{mean:.1f} ± {margin:.1f} %\naccuracy of fedproto, 2 seeds" in cards and len(cards) == 3
     assert "± is the 95 % interval" in page.find_element("id", "section-headline").text
     rows = [[cell.text for cell in row.find_elements("css selector", "th, td")] for row in all_of(page, "#compared tr")]
-    assert rows[0] == ["method", "seeds", "mean", "sd", "± 95 %", "to local", "majority", "sent"]  # one pair
+    assert rows[0] == ["method", "seeds", "mean", "sd", "± 95 %", "to local", "majority", "steps", "sent"]  # one pair
     assert {row[0]: row[1:3] for row in rows[1:]}["fedproto"] == ["2", f"{mean:.2f}"]
     means = [float(row[2]) for row in rows[1:]]
     assert means == sorted(means, reverse=True)
@@ -893,12 +896,32 @@ def test_the_confusion_matrix_is_that_of_all_clients(opened: Open, first: Result
     assert len(all_of(page, "#confusion .cells rect")) == 100
 
 
+def test_the_teacher_and_the_server_are_drawn_over_rounds(opened: Open, one: dict[str, Any]) -> None:
+    run = {**one["runs"][0]}
+    page = opened({**one, "runs": [run]})
+    assert not all_of(page, "#together")  # there is neither
+    found = {
+        "teacher": [0.2, 0.3, 0.4],
+        "server": [0.1, None, 0.35],
+        "ensemble": [None, None, 0.5],
+        "client": [None] * 3,
+    }
+    table = numbers(opened({**one, "runs": [{**run, "together": found}]}), "together")
+    assert table[0] == [
+        "round",
+        "server's model, shared test set",
+        "teacher, public samples",
+        "ensemble, shared test set",
+    ]
+    assert [row[2] for row in table[1:]] == ["20.0", "30.0", "40.0"]
+
+
 def test_one_seed_has_no_columns_of_dashes_and_says_what_to_run(
     opened: Open, first: Result, beside: Result, one: dict[str, Any]
 ) -> None:
     page = opened(content([RunReader.read(run.directory) for run in (first, beside)]))
     assert [cell.text for cell in all_of(page, "#compared th[scope=col]")] == [
-        "method", "seeds", "mean", "to local", "majority", "sent",
+        "method", "seeds", "mean", "to local", "majority", "steps", "sent",
     ]  # fmt: skip
     assert "protea sweep CONFIG.toml seed=1..5" in page.find_element("css selector", "#compared .note").text
     made = page.find_element("id", "made").text

@@ -571,8 +571,10 @@ def test_the_table_says_what_its_numbers_are(three: Path, command: Pair):
     )
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith(" ")}
     assert rows["fedproto"][:7] == ["3", "85.00", "5.00", "±12.42", "+8.33", "±7.17", "0.038"]
-    assert rows["fedproto"][7:9] == ["42.5", "2.0"] and rows["fedproto"][10:] == ["2.0", "MB"]
+    assert rows["fedproto"][7:9] == ["42.5", "2.0"] and rows["fedproto"][11:] == ["2.0", "MB"]
     assert rows["local"][4:8] == ["-", "-", "-", "-"] and rows["local"][8:12] == ["-", "1", "of", "3"]
+    steps = [json.loads((run / "summary.json").read_text())["steps"] for run in three.glob("proto-*")]
+    assert rows["fedproto"][10] == f"{sum(steps) / 3:.0f}" != "0"  # before what was sent
 
 
 def test_one_seed_gives_dashes_and_never_a_nan(tmp_path: Path, command: Pair):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from protea import Data, Experiment
 from protea.config.families import Models
 from protea.config.sections import Engine
 from protea.core.errors import ConfigError
+from protea.core.shell import install_hint
 from protea.core.training import Training
 from protea.data.sources.spiral import Spiral
 from protea.methods.fedproto import FedProto
@@ -121,7 +123,7 @@ def test_what_fails_midway_leaves_the_old_file_and_nothing_else(runs: Path, tmp_
 
 def test_without_pyarrow_the_error_says_what_adds_it(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)  # as if it were not installed
-    with pytest.raises(ConfigError, match=r"pip install -e '.\[parquet\]'.  Or write --csv"):
+    with pytest.raises(ConfigError, match=re.escape(f"{install_hint('parquet')}.  Or write --csv")):
         write_parquet(tmp_path / "all.parquet", entries([runs]))
     assert not list(tmp_path.iterdir())
 

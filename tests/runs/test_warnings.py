@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from protea.evaluation.scores import Geometry, Score
-from protea.federation.record import Cost, Record
+from protea.federation.record import ClientRecord, Cost, PartRecord, Record
 from protea.runs import warnings
 
 NAMES = ["ant", "bee", "cat"]
@@ -70,6 +70,12 @@ def test_a_server_value_that_is_no_number_is_noticed():
     assert warning.startswith("The server's server_loss is not a number: it has diverged.")
 
 
+def test_a_teacher_with_one_answer_is_noticed():
+    (warning,) = said(rounds(values={"server_loss": 1.0, "teacher_commonest": 0.95}), 0.5, NAMES)
+    assert "one class for 95% of them" in warning
+    assert said(rounds(values={"server_loss": 1.0, "teacher_commonest": 0.8}), 0.5, NAMES) == []
+
+
 def test_a_client_that_is_out_of_proportion_again_and_again_is_named():
     def seen(changed: list[int]) -> list[Record]:
         return [replace(each, participants=[0, 1, 2], changed=changed) for each in rounds()]
@@ -78,3 +84,32 @@ def test_a_client_that_is_out_of_proportion_again_and_again_is_named():
     assert "of client 1 (5 of 5 rounds)." in warning
     assert not said(seen([0, 1, 2]), 0.5, NAMES)  # such as by a median
     assert not said([*seen([])[:4], seen([1])[4]], 0.5, NAMES)  # once is chance
+
+
+def held_out(samples: int, *accuracies: tuple[float, float]) -> list[Record]:
+    """Rounds of one client with so many validation samples: (accuracy on these, accuracy on test samples)."""
+    parts = {"test": PartRecord(100, {}, {}), "validation": PartRecord(samples, {}, {})}
+    found = []
+    for place, (validation, test) in enumerate(accuracies):
+        scores = {name: {"method": Score(value, value, None, None, None)}
+                  for name, value in (("validation", validation), ("test", test))}  # fmt: skip
+        found.append(replace(WELL, round=place + 1, clients=[ClientRecord(parts, client=0)], **scores))
+    return found
+
+
+def test_few_validation_samples_cannot_choose_a_round_and_say_so():
+    course = [(0.5, 0.5), (0.9, 0.9), (0.95, 0.93), (0.95, 0.96), (0.95, 0.97)]
+    # 20 samples: (19 + 2) / 24 = 0.875 has a standard error of sqrt(0.875 * 0.125 / 24) = 6.8 points.
+    said = warnings.undecided(held_out(20, *course), "validation")["undecided"]
+    assert said.startswith("20 validation samples cannot choose a round: 4 rounds are within one standard error (6.8 ")
+    assert "of round 5, which is reported with 97.0%." in said and "have 90.0% to 97.0%, the last one 97.0%." in said
+    # 2,000 samples: half a point, so that the second round is out; 93 to 97 are left, and still cannot be told apart.
+    assert "3 rounds" in warnings.undecided(held_out(2000, *course), "validation")["undecided"]
+
+
+def test_where_it_does_not_matter_which_round_is_chosen_nothing_is_said():
+    alike = [(0.5, 0.5), (0.95, 0.965), (0.95, 0.97)]
+    assert warnings.undecided(held_out(20, *alike), "validation") == {}
+    assert warnings.undecided(held_out(20, (0.5, 0.5), (0.9, 0.9), (0.95, 0.97)), "final") == {}
+    assert warnings.undecided([replace(WELL, round=1)], "validation") == {}  # nothing is held out
+    assert warnings.undecided([], "validation") == {}

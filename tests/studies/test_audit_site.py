@@ -50,6 +50,7 @@ def test_the_check_of_a_site_can_end_with_its_audit(site: Path, typed: Command):
     assert said.code == 0 and "Audit of site north" in said.out and "Classes: " in said.out
     page = said.out[said.out.index("Warnings: ") :]
     assert page.index("1. The audit found that it leaks: zero") < page.index("What leaves")
+    assert "Not ready: zero" in page and "Ready." not in page
     assert "[leaks]" not in page and "[watch]" not in page  # the table has a column for that
 
 

@@ -20,6 +20,7 @@ from wanted import extra
 from protea.cli.sweep import SweepLines, SweepLive, SweepQuiet, board, brief, duration
 from protea.config.experiment import experiment_from_table, load_experiment
 from protea.core.errors import ConfigError
+from protea.core.shell import install_hint
 from protea.engines.processes import pool
 from protea.federation.record import Cost, Record
 from protea.methods.local import Local
@@ -447,7 +448,7 @@ def test_a_search_without_its_extra_says_what_to_install(command: Command, monke
     monkeypatch.setitem(sys.modules, "optuna", None)
     done = command("--search", "3", "--for", "training.lr=0.1..1")
     assert (done.code, done.err) == (
-        2, "ConfigError: --search needs optuna.  Install it: pip install -e '.[search]'\n"
+        2, f"ConfigError: --search needs optuna.  Install it: {install_hint('search')}\n"
     )  # fmt: skip
 
 

@@ -61,7 +61,10 @@ class Csv:
 
     @property
     def mixes_records(self) -> bool:
-        """Whether a row's numbers depend on other rows: no epsilon is claimed then."""
+        """Whether a row's numbers depend on other rows by these settings: no epsilon is claimed then.
+
+        Categories whose values are not given, but found in the table, are seen when it is read (``Dataset.mixed``).
+        """
         return self.standardise or self.missing == "impute"
 
     def load(self) -> Dataset:
@@ -95,7 +98,9 @@ class Csv:
         else:
             x = self.numbers(path, rows, place, features, categories)
         gaps = isinstance(x, Tensor) and bool(x.isnan().any())
-        return Dataset(x, y, names, sum(marked), keys, called, gaps=gaps)
+        guessed = any(not self.categories.get(name) for name in categories)  # a new word would be one more feature
+        mixed = self.mixes_records or guessed
+        return Dataset(x, y, names, sum(marked), keys, called, gaps=gaps, mixed=mixed)
 
     def is_test(self, row: Sequence[str], place: Mapping[str, int]) -> bool:
         """Whether the table marks a row as one of its test part."""

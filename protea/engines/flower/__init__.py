@@ -25,6 +25,7 @@ import logging
 import os
 
 from protea.core.errors import ConfigError
+from protea.core.shell import install_command, install_hint
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -40,7 +41,7 @@ try:
     import flwr
 except ImportError:
     raise ConfigError(
-        "Federations over a network need Flower, which is not installed.  Type: pip install 'protea[flower]'"
+        f"Federations over a network need Flower, which is not installed.  Type: {install_hint('flower')}"
     ) from None
 
 VERSION = "1.41.0"
@@ -48,7 +49,7 @@ BACKOFF = 0.02  # seconds
 if flwr.__version__ != VERSION:
     raise ConfigError(
         f"Flower {flwr.__version__} is installed; this version of Protea works with {VERSION}.  "
-        f"Type: pip install flwr=={VERSION}"
+        f"Type: {install_command(f'flwr=={VERSION}')}"
     )
 from flwr.supercore.inflatable import inflatable_utils  # noqa: E402  of this version only
 

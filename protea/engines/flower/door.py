@@ -30,6 +30,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 from protea.core.errors import ConfigError
 from protea.core.payload import HEADER
 from protea.engines.flower.codec import PART, parts_of
+from protea.engines.flower.notices import Notices
 
 FLEET = "/v1/fleet/"
 PATHS = (  # what a site's client process asks for; without TLS there is no door, so nobody registers here
@@ -42,6 +43,7 @@ PATHS = (  # what a site's client process asks for; without TLS there is no door
     "pull-object",
     "confirm-message-received",
 )
+ASK, REPLY = b"/v1/fleet/pull-messages", b"/v1/fleet/push-object"  # for messages; with a part of a reply
 SMALL = 64 * 2**10  # bytes of a body that carries no part of an upload
 OBJECT = 256  # bytes of a message's list for each of its parts
 JOBS = 2  # answers in one message: the evaluation of a round, and the training of the next one
@@ -50,6 +52,7 @@ LINGER, LINGERING = 0.2, 2**20  # seconds and bytes that are dropped of a reques
 PASSED = {b"content-type", b"accept", b"user-agent"}  # headers that go on, beside Flower's own
 HOPS = {b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"server", b"date"}
 CLOCK = "signed by another clock; here it is"  # what is said of a signature of long ago, or of the future
+Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]  # a connection to the SuperLink
 WORDS = {401: "unknown key", 404: "no such path", 408: "too slow", 411: "no length", 413: "too large"}
 
 
@@ -110,11 +113,14 @@ class Door:
         limits: DoorLimits,
         outside: ssl.SSLContext,
         inside: ssl.SSLContext,
+        notices: Notices | None = None,
     ) -> None:
         self.host, self.port, self.behind, self.keys, self.limits = host, port, behind, keys, limits
         self.outside, self.inside = outside, inside
+        self.notices = notices or Notices()
         self.here: Counter[str] = Counter()  # connections by address
         self.refusals: Counter[int] = Counter()  # requests that were not let through, by status; 0: connections
+        self.idle: list[Line] = []  # connections to the SuperLink that nobody uses just now
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self.socket = socket.create_server((host, port), family=family, backlog=128)
@@ -159,11 +165,23 @@ class Door:
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
+    async def line(self) -> Line:
+        """Give a connection to the SuperLink: one that is idle, or a new one."""
+        while self.idle:
+            reader, writer = self.idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+            writer.transport.abort()
+        host, port = self.behind
+        return await asyncio.open_connection(host, port, ssl=self.inside, limit=READ)
+
     async def _shut(self) -> None:
         work = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
         for each in work:
             each.cancel()
         await asyncio.gather(*work, return_exceptions=True)
+        for _, writer in self.idle:
+            writer.transport.abort()
         self.socket.close()
 
     async def _connection(self, taken: socket.socket, address: str) -> None:
@@ -196,16 +214,9 @@ class Conversation:
         self.door, self.reader, self.writer = door, reader, writer
         self.limits = door.limits
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=self.limits.largest_head)
-        self.back: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     def close(self) -> None:
         self.writer.transport.abort()
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        if self.back is not None:
-            self.back[1].transport.abort()
-            self.back = None
 
     async def exchange(self) -> bool:
         """Serve one request; return whether another may follow on this connection."""
@@ -216,7 +227,7 @@ class Conversation:
             if (request.method, request.target) == (b"GET", b"/health"):
                 await self._say(200, "ok")
                 return False
-            length = allowed(request, self.limits, self.door.keys())
+            key, length = allowed(request, self.limits, self.door.keys())
             body = await self._body(length)
         except RefusedRequestError as refused:
             await self._refuse(refused.status, refused.words)
@@ -224,12 +235,16 @@ class Conversation:
         except h11.RemoteProtocolError as error:
             await self._refuse(error.error_status_hint)
             return False
+        if request.target == ASK and not await self.door.notices.until_message(key, self.reader.at_eof):
+            return False
         try:
             await asyncio.wait_for(self._hand_on(request, body), self.limits.answer)
         except (OSError, TimeoutError, h11.RemoteProtocolError):
             return False  # as if the SuperLink were connected to directly: whoever asked tries again
         if self.http.our_state is not h11.DONE or self.http.their_state is not h11.DONE:
             return False
+        if request.target == REPLY:
+            self.door.notices.reply_came()
         self.http.start_next_cycle()
         return True
 
@@ -266,12 +281,18 @@ class Conversation:
 
     async def _hand_on(self, request: h11.Request, body: bytes) -> None:
         """Send a request to the SuperLink, and its answer back."""
-        if self.back is None or self.back[0].at_eof():
-            self._hang_up()
-            host, port = self.door.behind
-            self.back = await asyncio.open_connection(host, port, ssl=self.door.inside, limit=READ)
-        reader, writer = self.back
-        http = h11.Connection(h11.CLIENT)
+        line, http = await self.door.line(), h11.Connection(h11.CLIENT)
+        try:
+            await self._pass_on(request, body, line, http)
+        finally:
+            if http.our_state is h11.DONE and http.their_state is h11.DONE:
+                self.door.idle.append(line)
+            else:
+                line[1].transport.abort()
+
+    async def _pass_on(self, request: h11.Request, body: bytes, line: Line, http: h11.Connection) -> None:
+        """Do that over one connection to the SuperLink."""
+        reader, writer = line
         headers = [(name, value) for name, value in request.headers if name in PASSED or name.startswith(b"flwr-")]
         headers += [(b"host", b"superlink"), (b"content-length", str(len(body)).encode())]
         whole = (h11.Request(method="POST", target=request.target, headers=headers), h11.Data(body), h11.EndOfMessage())
@@ -293,8 +314,6 @@ class Conversation:
                 break
             if isinstance(event, h11.ConnectionClosed):
                 raise ConnectionError("the SuperLink has closed the connection.")
-        if http.their_state is not h11.DONE:
-            self._hang_up()
 
     async def _refuse(self, status: int, words: str = "") -> None:
         """Say that a request is not let through, and why; the connection is closed then."""
@@ -324,8 +343,11 @@ class Conversation:
         await asyncio.wait_for(self.writer.wait_closed(), self.limits.head)
 
 
-def allowed(request: h11.Request, limits: DoorLimits, keys: Collection[bytes]) -> int:
-    """Return the length of a request's body; raise :class:`RefusedRequestError` unless it is let through."""
+def allowed(request: h11.Request, limits: DoorLimits, keys: Collection[bytes]) -> tuple[bytes, int]:
+    """Return the sender's key and the length of a request's body.
+
+    :class:`RefusedRequestError` unless it is let through.
+    """
     target = request.target.decode("ascii", "replace")
     path = target.removeprefix(FLEET)
     if not target.startswith(FLEET) or path not in PATHS or request.method != b"POST":
@@ -333,12 +355,12 @@ def allowed(request: h11.Request, limits: DoorLimits, keys: Collection[bytes]) -
     headers = dict(request.headers)
     if b"content-length" not in headers or b"transfer-encoding" in headers:
         raise RefusedRequestError(411)
-    if signed_by(headers) not in keys:
+    if (key := signed_by(headers)) not in keys:
         raise RefusedRequestError(401)
     length = int(headers[b"content-length"])
     if length > limits.body(path):
         raise RefusedRequestError(413)
-    return length
+    return key, length
 
 
 def signed_by(headers: dict[bytes, bytes]) -> bytes:

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
@@ -23,6 +22,7 @@ from protea.clients.plan import WorkerPlan
 from protea.config.sections import Engine
 from protea.core.errors import PayloadError
 from protea.core.payload import to_bytes
+from protea.core.scratch import ScratchFolder
 from protea.engines.base import EngineBase
 from protea.engines.flower.grid import Network, NodeInfo
 from protea.engines.flower.link import Link
@@ -38,7 +38,8 @@ class Deployment:
     """A SuperLink on this machine, and what nodes need to connect to it."""
 
     def __init__(self, count: int) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="protea-"))
+        self.scratch = ScratchFolder()
+        self.folder = self.scratch.path
         self.link = Link(self.folder / "link", "127.0.0.1", free_port())
         self.nodes: list[Node] = []
         try:
@@ -51,7 +52,7 @@ class Deployment:
 
     def close(self) -> None:
         self.link.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.scratch.cleanup()
 
 
 class Flower(EngineBase):
@@ -62,7 +63,8 @@ class Flower(EngineBase):
     def __init__(self, plan: WorkerPlan, settings: Engine | None = None, deployment: Deployment | None = None) -> None:
         self.settings = settings or Engine()
         self.check(self.settings)
-        self.folder = Path(tempfile.mkdtemp(prefix="protea-"))
+        self.scratch = ScratchFolder()
+        self.folder = self.scratch.path
         self.first: Path | None = None  # where clients were saved by an earlier run
         self.hosts: list[BaseProcess] = []
         self.lent = deployment is not None  # it is not ours to close
@@ -105,7 +107,7 @@ class Flower(EngineBase):
         self._stop()
         if not self.lent:
             self.deployment.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.scratch.cleanup()
 
     def _node_of(self, client: int) -> int:
         return client % self.count

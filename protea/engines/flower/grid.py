@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
@@ -23,7 +23,8 @@ from protea.core.errors import PayloadError, ProteaError
 from protea.core.payload import HEADER, from_bytes, shortened, to_bytes
 from protea.engines.base import EngineBase
 from protea.engines.flower.codec import unwrap, wrap
-from protea.engines.flower.node_queue import NodeQueue
+from protea.engines.flower.node_queue import NodeQueue, SentJobs
+from protea.engines.flower.punctuality import Kinds, Punctuality
 from protea.engines.messages import job_to_bytes, joined, parted, readable, reply_from_bytes
 from protea.federation.jobs import Job, Reply, Watch, ignore
 
@@ -79,9 +80,12 @@ class Network(EngineBase):
     place: Callable[[int], int]
     name: Callable[[NodeInfo, Mapping[str, Any]], int]
     deadline: float = math.inf  # seconds for a client's answer
+    late: float = 0.0  # times the usual, after which a node is late; 0: all are waited for until the deadline
+    quorum: int = 1  # nodes that must have answered before others are late
     retries: int = 3  # of a message that was lost with its node
     limit: int = 256 * 2**20  # most bytes of an upload
     sign: Callable[[str, bytes], bytes] = lambda kind, message: message
+    opened: Callable[[Job, bytes], bytes] = lambda job, part: part  # a reply out of what came; PayloadError if unsigned
     hello: Mapping[str, Any] = field(default_factory=dict)  # what nodes are told when they are asked who they are
     meanwhile: Callable[[], None] = lambda: None  # called again and again while answers are waited for
 
@@ -91,6 +95,7 @@ class Network(EngineBase):
         self.asked: dict[str, tuple[int, float]] = {}  # nodes that were asked who they are, and until when
         self.strangers: dict[int, tuple[str, float]] = {}  # nodes that are not wanted, why, and until when
         self.looked = -math.inf  # when nodes were last looked for
+        self.punctuality = Punctuality(self.late)
         self.grid = self.carrier.open()
 
     @property
@@ -132,20 +137,46 @@ class Network(EngineBase):
         """Send jobs and look for answers until all are there, or the deadline is over; give replies as they come."""
         queue = NodeQueue(jobs, self.place, self.retries, self.deadline)
         last = time.monotonic()  # when there was a reply
+        asked = {place: tuple(job.task for job in own) for place, own in queue.waiting.items()}
+        good = set[int]()  # places that have answered without an error
         while queue:
             self.meanwhile()
             replies: list[Reply] = []
             with self.connected(queue):
                 replies = self._exchange(queue)
             yield from replies
+            good |= {self.place(reply.client) for reply in replies if reply.error is None}
+            for job, seconds in self._late(queue, asked, good):
+                yield replace(failed(job, f"no answer within {seconds:.0f} s, and the others are done."), away=True)
             for job, times in queue.give_up():
                 yield replace(failed(job, f"its node was lost {times} times while it worked."), away=True)
+            for place in queue.waited() if self.late and queue.left < 0 else ():
+                self._strike(place)
             for job in queue.expire():
                 yield replace(failed(job, f"no answer within {self.deadline:g} s (deadline)."), away=True)
             now = time.monotonic()
             last = now if replies else last
             if queue:
                 time.sleep(min(max(POLL, (now - last) / SHARE), SELDOM))
+
+    def _late(self, queue: NodeQueue, asked: Mapping[int, Kinds], good: Collection[int]) -> Iterator[tuple[Job, float]]:
+        """Give the jobs of nodes that are late, with the seconds they had; these get a strike.
+
+        Nobody is late as long as fewer than the quorum have answered.
+        """
+        if not self.late or len(good) < self.quorum:
+            return
+        for place, waited in queue.waited().items():
+            allowed = self.punctuality.allowed(place, asked)
+            if waited > allowed:
+                self._strike(place)
+                yield from ((job, allowed) for job in queue.drop(place))
+
+    def _strike(self, place: int) -> None:
+        """Ask a node that is late nothing more, until it has said again who it is."""
+        self.punctuality.strike(place)
+        for node in [node for node, (name, _) in self.named.items() if name == place]:
+            del self.named[node]
 
     def _exchange(self, queue: NodeQueue) -> list[Reply]:
         """Send what can be sent, and give the replies that have come."""
@@ -161,7 +192,9 @@ class Network(EngineBase):
             if message.has_error() and message.error.code not in SAID:
                 queue.lose(sent)
             else:
-                replies += self._read(sent.jobs, message)
+                own = list(self._read(sent.jobs, message))
+                self._note_time(sent, own)
+                replies += own
         queue.lose_restarted({node: info.last_activated_at for node, info in self.there.items()})
         return replies
 
@@ -196,12 +229,18 @@ class Network(EngineBase):
             return
         for job, part in zip(jobs, parts, strict=True):
             try:
-                reply = reply_from_bytes(part, self.limit + HEADER)
+                reply = reply_from_bytes(self.opened(job, part), self.limit + HEADER)
                 if reply.client != job.client:
                     raise PayloadError(f"its reply is of client {reply.client}.")
             except PayloadError as error:
                 reply = refused(job, error)
             yield reply
+
+    def _note_time(self, sent: SentJobs, replies: Sequence[Reply]) -> None:
+        """Remember how long a good answer took."""
+        if all(reply.error is None for reply in replies):
+            kinds = [job.task for job in sent.jobs]
+            self.punctuality.answered(sent.place, kinds, time.monotonic() - sent.at)
 
     def _look(self) -> None:
         """Note which nodes are there; ask those that are new who they are."""
@@ -217,11 +256,13 @@ class Network(EngineBase):
         self.asked = {identity: (node, end) for identity, (node, end) in self.asked.items() if end > self.looked}
         self.strangers = {node: (why, end) for node, (why, end) in self.strangers.items() if end > self.looked}
         known = {*self.named, *self.strangers, *(node for node, _ in self.asked.values())}
-        for node in self.there.keys() - known:
-            content = wrap(self.sign("hello", to_bytes({}, **self.hello)))
-            (identity,) = self.grid.push_messages([Message(content, node, "query.hello", ttl=ASKED)])
-            if identity:
-                self.asked[identity] = node, self.looked + ASKED
+        new = sorted(self.there.keys() - known)
+        for start in range(0, len(new), TOGETHER):
+            some, content = new[start : start + TOGETHER], wrap(self.sign("hello", to_bytes({}, **self.hello)))
+            messages = [Message(content, node, "query.hello", ttl=ASKED) for node in some]
+            for node, identity in zip(some, self.grid.push_messages(messages), strict=True):
+                if identity:
+                    self.asked[identity] = node, self.looked + ASKED
 
     def _greet(self, messages: Iterable[Message]) -> None:
         """Note the names of nodes that have said who they are."""
@@ -233,7 +274,9 @@ class Network(EngineBase):
                 if message.has_error():
                     raise PayloadError(shortened(readable(str(message.error.reason))))
                 _, about = from_bytes(unwrap(message.content, HEADER), HEADER)
-                self.named[node] = self.name(self.there[node], about), self.there[node].last_activated_at
+                place = self.name(self.there[node], about)
+                self.named[node] = place, self.there[node].last_activated_at
+                self.punctuality.back(place)
             except ProteaError as error:
                 self.strangers[node] = str(error), time.monotonic() + ASKED
 

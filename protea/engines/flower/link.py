@@ -48,14 +48,17 @@ from flwr.superlink.grid import HttpGrid
 
 from protea.core.errors import ProteaError
 from protea.engines.flower.codec import fetch, hand_over
+from protea.engines.flower.connections import allow_files, keeping
 from protea.engines.flower.door import Door, DoorLimits
 from protea.engines.flower.grid import BROKEN
+from protea.engines.flower.notices import Notices
 from protea.engines.flower.programs import Program, free_port
 from protea.engines.flower.tasks import ControlSecret, heartbeat, make_secret, taker
 
 LOST = (httpx.HTTPError, OSError)  # what talking to a SuperLink that is gone, or was started anew, may raise
 START = 60.0  # seconds that a SuperLink may take to come up
 PULL = 0.05  # seconds that an announced reply is waited for, before others are looked for
+UNASKED = 1.0  # seconds without a notice after which the SuperLink is asked for replies all the same
 
 # What a run must have to be one.  Neither side executes it.
 APP = {
@@ -96,6 +99,9 @@ class PatientGrid(HttpGrid):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.limit = 2**31  # most bytes of a reply
+        self.notices: Notices | None = None  # of the door, if there is one
+        self.keys: dict[int, bytes] = {}  # public keys of nodes, by id
+        self.asked = 0.0  # when the SuperLink was last asked for replies
         self.fetched: queue.Queue[tuple[str, Message | Exception]] = queue.Queue()
         self.busy: set[str] = set()  # messages whose replies are being fetched
         self.pushed: dict[str, Message] = {}  # that were not answered yet
@@ -117,13 +123,17 @@ class PatientGrid(HttpGrid):
         told = self._runtime_client.PushMessages(request)
         push = make_push_object_fn_protobuf(self._runtime_client.PushObject, self.node, run_id, told.session_id)
         hand_over(objects, push, told.objects_to_push)
+        if self.notices is not None:
+            for each in request.messages_list:
+                if (key := self.keys.get(each.metadata.dst_node_id)) is not None:
+                    self.notices.message_for(key)
         return list(told.message_ids)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Give the replies to these messages that are complete by now."""
         wanted, found = set(message_ids), []
         self.pushed = {identity: message for identity, message in self.pushed.items() if identity in wanted}
-        if waiting := wanted - self.busy:
+        if (waiting := wanted - self.busy) and self._worth_asking():
             told = self._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=waiting))
             for announced, tree in zip(told.messages_list, told.message_object_trees, strict=True):
                 identity = str(announced.metadata.reply_to_message_id)
@@ -143,6 +153,14 @@ class PatientGrid(HttpGrid):
                     result = Message(Error(code=BROKEN, reason=why), reply_to=self.pushed[identity])
                 found.append(result)
         return found
+
+    def _worth_asking(self) -> bool:
+        """Whether a reply may have come since the SuperLink was last asked; wait a little for one."""
+        came = self.notices is None or self.notices.until_reply(0.0 if self.busy else PULL)
+        if came or time.monotonic() > self.asked + UNASKED:
+            self.asked = time.monotonic()
+            return True
+        return False
 
     def _fetch(self, identity: str, announced: Message, tree: ObjectTree) -> None:
         """Fetch a reply, and tell the SuperLink that it may forget it."""
@@ -182,12 +200,14 @@ class Link:
         self.folder, self.host, self.port, self.tls = folder, host, port, tls
         self.limits, self.outside = limits, (host, port)
         self.door: Door | None = None
+        self.notices = Notices()
         if limits is not None:
             self.host, self.port = "127.0.0.1", free_port()
+            allow_files()
         self.keys = keys or {}  # public ones, of nodes that may connect, by name
         self.program: Program | None = None
         self.pulse: HeartbeatSender | None = None
-        self.grid: HttpGrid | None = None
+        self.grid: PatientGrid | None = None
         self.run = 0
 
     @property
@@ -216,9 +236,11 @@ class Link:
             self.run = control.StartRun(request).run_id
         grid = PatientGrid(self.address, self.tls is None, self._trusted(), token=self._token())
         if self.limits is not None:
-            grid.limit = self.limits.message
+            grid.limit, grid.notices = self.limits.message, self.notices
+            self.notices.wake()
         # What fails is told to us at once: Flower would try for ever, or end this process.
         grid._retry_invoker = None  # type: ignore[assignment]
+        keeping(grid._runtime_client)
         task = grid._runtime_client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
         TaskIdentity.node_id = task.context.node_id
@@ -239,7 +261,9 @@ class Link:
     def nodes(self) -> list[NodeInfo]:
         """Give the nodes that are connected now."""
         assert self.grid is not None
-        return [node for node in self.grid.get_nodes() if node.status == "online"]
+        found = [node for node in self.grid.get_nodes() if node.status == "online"]
+        self.grid.keys = {node.node_id: node.public_key for node in found}
+        return found
 
     def register(self, keys: Mapping[str, bytes]) -> None:
         """Let just these nodes connect: public keys (PEM) by name.  Any other node is disconnected."""
@@ -255,6 +279,17 @@ class Link:
             for name, key in keys.items():
                 if key not in known:
                     control.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
+
+    def take_certificates(self) -> None:
+        """Use certificates that were made anew: the door at its next connection, the SuperLink by being started anew.
+
+        Whoever talks to it finds the connection lost, and opens it again.
+        """
+        assert self.tls is not None and self.program is not None
+        if self.door is not None:
+            self.door.outside.load_cert_chain(self.tls.certificate, self.tls.key)
+            self.door.inside.load_verify_locations(str(self.tls.ca))
+        self.program.stop()
 
     def close(self) -> None:
         self._leave()
@@ -278,7 +313,15 @@ class Link:
         outside = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         outside.load_cert_chain(self.tls.certificate, self.tls.key)
         inside = ssl.create_default_context(cafile=str(self.tls.ca))
-        return Door(*self.outside, (self.host, self.port), lambda: set(self.keys.values()), limits, outside, inside)
+        return Door(
+            *self.outside,
+            (self.host, self.port),
+            lambda: set(self.keys.values()),
+            limits,
+            outside,
+            inside,
+            self.notices,
+        )
 
     def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,7 @@ from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
     PullMessagesRequest,
+    PullMessagesResponse,
     PushMessagesRequest,
     RegisterNodeFleetRequest,
 )
@@ -52,11 +53,13 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from protea.core.errors import PayloadError, ProteaError
 from protea.core.files import write_json
 from protea.engines.flower.codec import fetch, hand_over, unwrap, wrap
+from protea.engines.flower.connections import keeping
 from protea.engines.flower.node_key import known_node, node_key
 
 FAST, SLOW = 0.04, 3.0  # seconds between looks for a message: soon after the last one, and after a long wait
 SHARE = 10  # a look follows after this part of the time that was waited so far
 LIGHT = 5  # and after this many times the seconds that the last look took: a busy server is asked less often
+HELD = 1.0  # seconds of a look that was not just slow: a front door kept it until there was something, or for a while
 AGAIN = 1.0  # seconds before another try to connect
 SAID = 5.0  # seconds without a server before the screen says so
 LIMIT = 2**31  # bytes of a message that are looked at; it comes from a server that the site has chosen to trust
@@ -66,8 +69,17 @@ T = TypeVar("T")
 
 
 def pause(waited: float, took: float) -> float:
-    """Give the seconds until the next look for a message, after ``waited`` seconds without one."""
+    """Give the seconds until the next look for a message, after ``waited`` seconds without one.
+
+    ``took`` are the seconds of the last look.
+    """
+    if took > HELD:
+        return FAST
     return min(max(FAST, waited / SHARE, LIGHT * took), SLOW)
+
+
+class LostAnswerError(Exception):
+    """The answer to a question for messages never came."""
 
 
 @dataclass(frozen=True)
@@ -82,20 +94,30 @@ class Node:
     ca: Path | None = None
     key: Path | None = None
 
-    def attend(self, handle: Handle, over: Callable[[], bool] = lambda: False) -> None:
-        """Answer messages, one after another, until ``over()``; connect anew whenever that is needed."""
+    def attend(
+        self, handle: Handle, over: Callable[[], bool] = lambda: False, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
+        """Answer messages, one after another, until ``over()``; connect anew whenever that is needed.
+
+        ``meanwhile`` is called after each answer, and whenever there is no message.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         private = node_key(self.folder, self.key)
         while not over():
             try:
                 with closing(self._client(private)) as client:
-                    connection = Connection(self, client, private, over)
+                    connection = Connection(self, client, private, over, meanwhile)
                     connection.activate()
                     connection.attend(handle)
             except httpx.HTTPStatusError as error:
-                if not connection.id.node_id:  # else it was let in, and will be again
-                    self.note("refused", f"{error.response.status_code}: {error.response.text[:500]}")
+                words = f"{error.response.status_code}: {error.response.text[:500]}"
+                if error.response.status_code >= 500:  # a proxy says that nobody is behind it
+                    self.note("away", words)
+                elif not connection.id.node_id:  # else it was let in, and will be again
+                    self.note("refused", words)
+            except LostAnswerError as error:
+                self.note("away", str(error))
             except (httpx.HTTPError, OSError) as error:
                 words = f"{type(error).__name__}: {error}"
                 mended = not re.search("certificate.verify.failed|wrong.version.number", words, re.IGNORECASE)
@@ -112,16 +134,22 @@ class Node:
         signed = NodeAuthHttpInterceptor(private, private.public_key())
         version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
         trusted = None if self.ca is None else self.ca.read_bytes()
-        return FleetHttpClient.from_server_address(self.superlink, self.ca is None, trusted, [version, signed])
+        client = FleetHttpClient.from_server_address(self.superlink, self.ca is None, trusted, [version, signed])
+        return keeping(client)
 
 
 class Connection:
     """A node that is known to the SuperLink, from its activation to its end."""
 
     def __init__(
-        self, node: Node, client: FleetHttpClient, private: ec.EllipticCurvePrivateKey, over: Callable[[], bool]
+        self,
+        node: Node,
+        client: FleetHttpClient,
+        private: ec.EllipticCurvePrivateKey,
+        over: Callable[[], bool],
+        meanwhile: Callable[[], None],
     ) -> None:
-        self.node, self.client, self.over = node, client, over
+        self.node, self.client, self.over, self.meanwhile = node, client, over, meanwhile
         self.key = public_key_to_bytes(private.public_key())
         self.id = NodeProto()  # without a number until it is active
 
@@ -171,7 +199,7 @@ class Connection:
         last = time.monotonic()  # when there was a message
         while not self.over():
             began = time.monotonic()
-            found = self._insist(lambda: self.client.PullMessages(PullMessagesRequest(node=self.id)))
+            found = self._insist(self._look)
             if found.messages_list:
                 try:
                     self._answer(message_from_proto(found.messages_list[0]), found.message_object_trees[0], handle)
@@ -179,14 +207,28 @@ class Connection:
                     raise
                 except Exception:  # Flower has many kinds for what it cannot read, and for what it has forgotten
                     traceback.print_exc()
+                self.meanwhile()
                 last = time.monotonic()
             else:
-                now = time.monotonic()
-                time.sleep(pause(now - last, now - began))
+                took = time.monotonic() - began
+                self.meanwhile()
+                time.sleep(pause(time.monotonic() - last, took))
+
+    def _look(self) -> PullMessagesResponse:
+        """Ask for a message.  If the answer is lost, a message may be lost with it, and the server is told so.
+
+        It sends what a node has not answered again when that node has left and come back.
+        """
+        try:
+            return self.client.PullMessages(PullMessagesRequest(node=self.id))
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            raise  # it was never asked
+        except httpx.TransportError as error:
+            raise LostAnswerError(str(error) or type(error).__name__) from error
 
     def _insist(self, call: Callable[[], T]) -> T:
         """Call until there is an answer: a server that is away for a while comes back."""
-        began, wait = time.monotonic(), FAST
+        began, wait, away = time.monotonic(), FAST, False
         while True:
             try:
                 found = call()
@@ -197,10 +239,11 @@ class Connection:
                 if self.over():
                     raise
             else:
-                if time.monotonic() > began + SAID:
+                if away:
                     self.node.note("connected")
                 return found
-            if time.monotonic() > began + SAID:
+            if time.monotonic() > began + SAID and not away:
+                away = True
                 self.node.note("away", "the server cannot be reached.")
             time.sleep(wait)
             wait = min(2 * wait, SLOW)

@@ -28,7 +28,7 @@ def node_key(folder: Path, given: Path | None) -> ec.EllipticCurvePrivateKey:
         path.chmod(0o600)
     try:
         found = load_ssh_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+    except (OSError, ValueError, TypeError, NotImplementedError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{path} is not a key that can be read: {error}") from error
     if not isinstance(found, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{path} has a key of another kind than a site's: an elliptic curve was expected.")

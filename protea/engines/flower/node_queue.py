@@ -18,6 +18,7 @@ class SentJobs:
     place: int  # the name of the node
     node: int  # its id
     since: str  # when it was started
+    at: float = 0.0  # when they were sent, by the clock that only goes forward
 
 
 class NodeQueue:
@@ -29,7 +30,9 @@ class NodeQueue:
 
     def __init__(self, jobs: Sequence[Job], place: Callable[[int], int], retries: int, seconds: float) -> None:
         self.retries = retries
-        self.end = time.monotonic() + seconds
+        self.begun = time.monotonic()
+        self.end = self.begun + seconds
+        self.waits: dict[int, float] = {}  # by place, since when its jobs wait for a node that was lost
         self.waiting: dict[int, list[Job]] = {}  # by place
         self.sent: dict[str, SentJobs] = {}  # by the id of the message
         self.losses: Counter[int] = Counter()  # by place
@@ -53,7 +56,7 @@ class NodeQueue:
 
     def send(self, message: str, place: int, node: int, since: str) -> None:
         """Take note that the jobs of a place are on their way."""
-        self.sent[message] = SentJobs(self.waiting.pop(place), place, node, since)
+        self.sent[message] = SentJobs(self.waiting.pop(place), place, node, since, time.monotonic())
 
     def answer(self, message: str) -> SentJobs | None:
         """Take note of an answer; give what it answers, or ``None`` if nobody waits for it."""
@@ -62,6 +65,7 @@ class NodeQueue:
     def lose(self, lost: SentJobs) -> None:
         """Let jobs wait again that were lost with their node."""
         self.waiting[lost.place] = lost.jobs
+        self.waits[lost.place] = time.monotonic()
         self.losses[lost.place] += 1
 
     def lose_restarted(self, started: Mapping[int, str]) -> None:
@@ -73,12 +77,27 @@ class NodeQueue:
     def send_again(self) -> None:
         """Let all wait again that is on its way; the connection was lost, which is no fault of a node's."""
         self.waiting |= {sent.place: sent.jobs for sent in self.sent.values()}
+        self.waits |= {sent.place: time.monotonic() for sent in self.sent.values()}
         self.sent.clear()
 
     def give_up(self) -> Iterator[tuple[Job, int]]:
         """Give the jobs of nodes that were lost too often, each with how often, and wait for them no longer."""
         for place in [place for place in self.waiting if self.losses[place] > self.retries]:
             yield from ((job, self.losses[place]) for job in self.waiting.pop(place))
+
+    def waited(self) -> dict[int, float]:
+        """Give for each place without an answer the seconds since its jobs were sent, or began to wait for it."""
+        now = time.monotonic()
+        found = {place: now - self.waits.get(place, self.begun) for place in self.waiting}
+        return found | {sent.place: now - sent.at for sent in self.sent.values()}
+
+    def drop(self, place: int) -> list[Job]:
+        """Give the jobs of a place, and wait for them no longer."""
+        found = self.waiting.pop(place, [])
+        for message, sent in list(self.sent.items()):
+            if sent.place == place:
+                found = self.sent.pop(message).jobs
+        return found
 
     def expire(self) -> list[Job]:
         """Give all jobs that are left once the deadline is over, and wait for them no longer."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 
 from protea.core.errors import ConfigError
+from protea.core.shell import install_command, install_hint
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray looks at them
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -27,11 +28,11 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 try:
     import ray
 except ImportError:
-    raise ConfigError("engine.name=ray needs Ray, which is not installed.  Type: pip install 'protea[ray]'") from None
+    raise ConfigError(f"engine.name=ray needs Ray, which is not installed.  Type: {install_hint('ray')}") from None
 
 VERSION = "2.55.1"
 if ray.__version__ != VERSION:
     raise ConfigError(
         f"Ray {ray.__version__} is installed; this version of Protea works with {VERSION}.  "
-        f"Type: pip install ray=={VERSION}"
+        f"Type: {install_command(f'ray=={VERSION}')}"
     )

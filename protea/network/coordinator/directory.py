@@ -2,8 +2,8 @@
 
 task.toml        what all parties agree on
 federation.json  where the server is, and who was invited
-keys/            the CA, the server's certificate, the coordinator's signing key; secret
-bundles/         one file for each site, to be handed over by a safe way
+keys/            the CA, the server's certificate, the coordinator's signing key and their chain; secret
+bundles/         one file for each site; one with a private key in it is to be handed over by a safe way
 public.safetensors  inputs that all parties have, for methods that need them
 flower/          state and logs of the SuperLink
 run/             records and checkpoints, as of any run
@@ -12,7 +12,6 @@ status.json      what the coordinator does now, and how its sites are, for prote
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,6 +23,9 @@ from protea.engines.flower.link import Tls
 from protea.network import task as tasks
 from protea.network.task import Task
 from protea.network.trust import bundles, keys
+from protea.network.trust.chain import CHAIN, longer_chain
+from protea.network.trust.requests import Request, follows, refuse_no_name
+from protea.network.trust.signatures import fingerprint
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Invited:
     name: str
     key: str | None  # public, PEM
     removed: bool = False
+    own: bool = False  # the site made its key; the coordinator has never had the private one
+    former: tuple[str, ...] = ()  # public keys that it had before, PEM
 
 
 @dataclass(frozen=True)
@@ -136,18 +140,79 @@ class CoordinatorDirectory:
     def invite(self, name: str) -> Path:
         """Invite one more site: write its bundle, and return the path."""
         guests = self.guests
-        if not re.fullmatch(r"\w[\w.-]{0,63}", name):
-            raise ConfigError(
-                f"{name!r} is no name for a site: use letters, digits, '_', '-' and '.', 64 at most, the last two not "
-                f"at its beginning."
-            )
-        if name.casefold() in [site.name.casefold() for site in guests.sites]:  # not every disk tells A from a
-            raise ConfigError(f"A site {name!r} was invited already.  Choose another name.")
+        refuse_no_name(name)
+        self._refuse_known(name)
         private, public = keys.make_site_key() if guests.tls else (None, None)
-        path = self._bundle(guests, name, len(guests.sites), private)
         site = Invited(name, None if public is None else public.decode())
+        path = self._bundle(guests, site, len(guests.sites), private)
         self._write(replace(guests, sites=(*guests.sites, site)))
         return path
+
+    def _refuse_known(self, name: str) -> None:
+        if name.casefold() in [site.name.casefold() for site in self.guests.sites]:  # not every disk tells A from a
+            raise ConfigError(f"A site {name!r} was invited already.  Choose another name.")
+
+    def answer(self, request: Request, *, replace_key: bool = False) -> Path:
+        """Invite the site that asks for it by a key of its own, or let one that is known change its key.
+
+        A change must be signed by the key before; ``replace_key`` is for a key that was lost.  Return the path of the
+        bundle, which has no private key.
+        """
+        guests = self.guests
+        if not guests.tls:
+            raise ConfigError(
+                f"{self.path} was made without TLS, where sites have no keys.  Invite {request.site} by its name; or "
+                f"make the federation anew: protea federation init --tls HOST"
+            )
+        public = keys.canonical(request.key.encode()).decode()
+        self._refuse_taken_key(public, request.site)
+        place = next((k for k, site in enumerate(guests.sites) if site.name == request.site), None)
+        if place is None:
+            self._refuse_known(request.site)
+            place, site = len(guests.sites), Invited(request.site, public, own=True)
+        else:
+            site = self._with_key(guests.sites[place], public, request, replace_key)
+        path = self._bundle(guests, site, place, None)
+        self._write(replace(guests, sites=(*guests.sites[:place], site, *guests.sites[place + 1 :])))
+        return path
+
+    def _refuse_taken_key(self, public: str, name: str) -> None:
+        """Raise :class:`ConfigError` if another site has, or had, this key."""
+        for site in self.guests.sites:
+            if public in (site.key, *site.former) and site.name != name:
+                raise ConfigError(f"The key in this request is that of the site {site.name!r}.  Each site has its own.")
+
+    def _with_key(self, site: Invited, public: str, request: Request, replace_key: bool) -> Invited:
+        """Return a site with the key that it asks for; raise :class:`ConfigError` if it may not have it."""
+        if site.removed:
+            raise ConfigError(f"The site {site.name!r} was removed; its name is not used again.  Choose another name.")
+        if public == site.key:
+            return site  # its bundle is written anew
+        if public in site.former:
+            raise ConfigError(f"{site.name} had this key before, and changed it.  Ask for a request with a new one.")
+        if site.key is not None and not follows(request, site.key.encode()) and not replace_key:
+            raise ConfigError(
+                f"{site.name} is known by the key {fingerprint(site.key.encode())}, which has not signed this "
+                f"request.  There: protea site request {site.name} --rotate.  If that key is lost, and the fingerprint "
+                f"of the new one was read to you by a person you know: add --replace"
+            )
+        former = () if site.key is None else (site.key,)
+        return replace(site, key=public, own=True, former=(*site.former, *former))
+
+    def rotate(self) -> list[Path]:
+        """Make the coordinator's own keys anew, and all bundles; return the paths of these.
+
+        The former signing key signs the new one, so that sites see that it is the same coordinator's.
+        """
+        guests, folder = self.guests, self.path / "keys"
+        old, private = self.signer, keys.Signer.make()
+        new = keys.Signer(private)
+        chain = (folder / CHAIN).read_bytes() if (folder / CHAIN).exists() else b"[]"
+        write_bytes(folder / CHAIN, longer_chain(chain, old, new.public()))
+        keys.write_private(folder / "coordinator.key", private)
+        if guests.tls:
+            keys.make_tls(folder, [guests.host, *keys.HERE])
+        return self.renew()
 
     def renew(self) -> list[Path]:
         """Write all bundles again, with the task as it is now and the keys as they were; return their paths.
@@ -159,12 +224,14 @@ class CoordinatorDirectory:
             if site.removed:
                 continue
             old = self.path / "bundles" / f"{site.name}.protea"
-            private = bundles.read_bundle(old).get("site.key") if old.exists() else None
-            if guests.tls:
+            private = bundles.read_bundle(old).get("site.key") if old.exists() and not site.own else None
+            if guests.tls and not site.own:
                 private = private or keys.make_site_key()[0]
-                known = replace(site, key=keys.public_of_site(private).decode())
-                guests = replace(guests, sites=(*guests.sites[:number], known, *guests.sites[number + 1 :]))
-            found.append(self._bundle(guests, site.name, number, private))
+                public = keys.public_of_site(private).decode()
+                former = (site.key,) if site.key not in (None, public) else ()
+                site = replace(site, key=public, former=(*site.former, *former))
+                guests = replace(guests, sites=(*guests.sites[:number], site, *guests.sites[number + 1 :]))
+            found.append(self._bundle(guests, site, number, private))
         self._write(guests)
         return found
 
@@ -177,18 +244,21 @@ class CoordinatorDirectory:
         }
         return [name for name, text in tasks_of.items() if tasks.parse_task(text, name).mark() != now]
 
-    def _bundle(self, guests: Guests, name: str, number: int, private: bytes | None) -> Path:
-        """Write the bundle of one site."""
+    def _bundle(self, guests: Guests, site: Invited, number: int, private: bytes | None) -> Path:
+        """Write the bundle of one site, with its private key unless the site made that itself."""
         host = f"[{guests.host}]" if ":" in guests.host else guests.host  # IPv6
-        invitation = bundles.Invitation(bundles.FORMAT, name, number, f"{host}:{guests.port}", guests.tls)
+        invitation = bundles.Invitation(bundles.FORMAT, site.name, number, f"{host}:{guests.port}", guests.tls)
         files = {"task.toml": (self.path / "task.toml").read_bytes(), "coordinator.pub": self.signer.public()}
-        if private is not None:
-            files |= {"ca.crt": (self.path / "keys" / "ca.crt").read_bytes(), "site.key": private}
+        if site.key is not None:
+            files["ca.crt"] = (self.path / "keys" / "ca.crt").read_bytes()
+            files |= {bundles.PUBLIC_KEY: site.key.encode()} if private is None else {"site.key": private}
+        if (chain := self.path / "keys" / CHAIN).exists():
+            files[CHAIN] = chain.read_bytes()
         if self.public is not None:
             files["public.safetensors"] = self.public.read_bytes()
         (self.path / "bundles").mkdir(exist_ok=True)
         (self.path / "bundles").chmod(0o700)
-        path = self.path / "bundles" / f"{name}.protea"
+        path = self.path / "bundles" / f"{site.name}.protea"
         keys.write_private(path, bundles.pack_bundle(invitation, files))
         return path
 

@@ -14,16 +14,19 @@ from protea.config.toml import to_table
 from protea.core.client import Client
 from protea.core.errors import ConfigError
 from protea.core.server import Server
+from protea.core.shell import quoted
 from protea.engines.flower.grid import Network
 from protea.federation.jobs import Watch
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
-from protea.federation.record import Record
+from protea.federation.record import ClientData, DataRecord, Record
 from protea.network.coordinator.directory import CoordinatorDirectory
+from protea.network.coordinator.names import naming
 from protea.network.public_data import public_samples
 from protea.network.task import Task, new_server
 from protea.runs.directory import RunDirectory
 from protea.runs.environment import environment
+from protea.runs.run import Run
 from protea.runs.setup import RunSetup
 from protea.runs.summary import summary
 
@@ -38,6 +41,9 @@ class CoordinatedRun(RunSetup):
         self.method, self.evaluation, self.rounds = task.played, task.evaluation, task.rounds
         self.checkpoint = Checkpoint(every=1, keep=2)
         self.network: Network | None = None  # once the server is up
+        self.models: dict[int, str] = {}  # names of sites' models by number, as far as they have told
+        self.described: dict[str, Any] | None = None  # the newest line on the data
+        self.named = naming(lambda: [site.name for site in coordinator.guests.sites])
 
     def config(self) -> str:
         return tomli_w.dumps(self._settings())
@@ -58,7 +64,7 @@ class CoordinatedRun(RunSetup):
             raise ConfigError(
                 f"task.toml is not as it was when {directory.path} was begun.  Undo the change, or move "
                 f"{directory.path} away to begin anew; sites then need new bundles: "
-                f"protea federation invite {self.coordinator.path} --renew"
+                f"protea federation invite {quoted(self.coordinator.path)} --renew"
             )
 
     def refuse_outdated_bundles(self) -> None:
@@ -66,31 +72,37 @@ class CoordinatedRun(RunSetup):
         if old := self.coordinator.outdated():
             raise ConfigError(
                 f"task.toml was changed since the bundle of {old[0]} was made.  Make new ones, and hand them over: "
-                f"protea federation invite {self.coordinator.path} --renew"
+                f"protea federation invite {quoted(self.coordinator.path)} --renew"
             )
 
     def prepare(self, directory: RunDirectory | None) -> None:
         """Nothing: data and models are at the sites."""
 
     def describe(self) -> dict[str, Any]:
-        nothing = [0] * len(self.task.classes)
+        """Return who was invited by now; what models and samples they have is known to them alone."""
         clients = [
-            {
-                "client": number,
-                "site": site.name,
-                "architecture": "own",
-                "parameters": 0,
-                **dict.fromkeys(("train", "validation", "test"), nothing),
-            }
+            ClientData(number, self.models.get(number, "its own"), None, [], [], [], site=site.name)
             for number, site in enumerate(self.coordinator.guests.sites)
         ]
-        return {"kind": "data", "round": 0, "classes": list(self.task.classes), "clients": clients}
+        return DataRecord(list(self.task.classes), clients).line()
+
+    def describe_anew(self, run: Run) -> None:
+        """Add a line on the data, which takes the place of the one before, if sites or their models have come."""
+        if run.directory is None:
+            return
+        if self.described is None:  # as the file has it: what came after a checkpoint was cut off
+            self.described = [line for line in run.directory.metrics() if line["kind"] == "data"][-1]
+        if (now := self.describe()) != self.described:
+            with run.directory.writing():
+                run.directory.append([now])
+            self.described = now
 
     def keep(self, directory: RunDirectory) -> None:
         """Nothing: who has which samples is not known here."""
 
     def federation(self, watch: Watch) -> Federation:
         assert self.network is not None
+        self.described = None
         task, network = self.task, self.network
         plan = FederationPlan(
             clients=len(self.coordinator.guests.sites),
@@ -104,12 +116,20 @@ class CoordinatedRun(RunSetup):
             limits=task.limits,
         )
         loop = Federation(
-            self.method, network, self.new_server(), plan, watch=watch, roster=lambda: self.roster(loop, network)
+            self.method,
+            network,
+            self.new_server(),
+            plan,
+            watch=watch,
+            roster=lambda: self.roster(loop, network),
+            named=self.named,
         )
         return loop
 
     def summary(self, records: Sequence[Record]) -> dict[str, Any]:
-        return summary(self.method, self.evaluation, list(records), self.task.classes)
+        found = summary(self.method, self.evaluation, list(records), self.task.classes)
+        found["warnings"] = {kind: self.named(text) for kind, text in found["warnings"].items()}
+        return found
 
     def new_server(self) -> Server:
         public = self.coordinator.public
@@ -124,7 +144,7 @@ class CoordinatedRun(RunSetup):
         self.network.dismiss({"round": self.task.rounds})
 
     def go_on(self, path: Path) -> str:
-        return f"protea federation serve {self.coordinator.path}"
+        return f"protea federation serve {quoted(self.coordinator.path)}"
 
     def close(self) -> None:
         """Nothing: the server stays up for the next try."""

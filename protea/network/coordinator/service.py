@@ -11,19 +11,23 @@ from typing import Any
 
 from protea.config.sections import participants
 from protea.config.units import in_bytes
-from protea.core.errors import ConfigError, PayloadError
+from protea.core.errors import CheckpointError, ConfigError, PayloadError
 from protea.core.files import hold_lock, write_json
 from protea.engines.flower.door import DoorLimits
 from protea.engines.flower.grid import Carrier, Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.messages import readable
-from protea.federation.jobs import Reply
+from protea.federation.jobs import Job, Reply
 from protea.federation.loop import Federation, QuorumError
 from protea.federation.record import Record
+from protea.network.coordinator.certificates import Certificates
 from protea.network.coordinator.directory import CoordinatorDirectory, Invited
+from protea.network.coordinator.ledger import NAME as LEDGER
+from protea.network.coordinator.ledger import LedgerEntry, add_entry
 from protea.network.coordinator.run import CoordinatedRun
 from protea.network.coordinator.status import Guest, Show, Status, told
-from protea.network.trust import keys
+from protea.network.trust.keys import HERE
+from protea.network.trust.signatures import SignedAnswer, holds, unsealed
 from protea.runs.observers import Observer
 from protea.runs.run import Run
 
@@ -51,10 +55,14 @@ class Coordinator(Observer):
                 f"The method needs public data, and {directory.path} has no public.safetensors.  "
                 f"Make the federation with protea federation init --public FILE."
             )
+        self.mark = self.task.mark()
+        self.certificates: Certificates | None = None  # of a server with TLS
         self.status = Status(self.task)
         self.kept: dict[str, Any] = {}  # the status as status.json has it
         self.given_up: set[int] = set()  # absent sites that rounds no longer wait for
         self.loop: Federation | None = None  # the current round loop
+        self.run: Run | None = None  # the current try at the rounds that are left
+        self.setup: CoordinatedRun | None = None
         self.refusals: Counter[int] = Counter()  # by site, in failed tries of the current round, which are in no record
 
     def serve(self) -> dict[str, Any]:
@@ -68,17 +76,22 @@ class Coordinator(Observer):
                 return run.result.summary
             if run.directory is not None and not run.directory.begun:
                 setup.refuse_outdated_bundles()
+            carrier = self.carrier or self._link()  # which makes certificates anew
             network = Network(
-                self.carrier or self._link(),
+                carrier,
                 place=lambda client: client,
                 name=self._who,
                 deadline=self.task.deadline,
+                late=self.task.late,
+                quorum=self.task.quorum,
                 limit=in_bytes(self.task.limits.upload),
                 sign=self.directory.signer,
-                hello={"task": self.task.mark()},
+                opened=self._opened,
+                hello=self._hello(),
             )
+            self._tell("The server is up.")
             with closing(network):
-                setup.network = network
+                setup.network, self.setup = network, setup
                 numbers = self._finish(setup, path)
         self.status.doing = "ended"
         self._tell("All rounds are done.")
@@ -104,9 +117,9 @@ class Coordinator(Observer):
         if directory.guests.tls:
             limits = DoorLimits.of(in_bytes(self.task.limits.upload), max(MANY, len(directory.guests.sites)))
             wide = self.listen in ("0.0.0.0", "::")
-            keys.renew_server(
-                directory.path / "keys", [directory.guests.host, *keys.HERE, *([] if wide else [self.listen])]
-            )
+            hosts = [directory.guests.host, *HERE, *([] if wide else [self.listen])]
+            self.certificates = Certificates(directory.path / "keys", hosts)
+            self.certificates.renew()
         port, folder = directory.guests.port, directory.path / "flower"
         return Link(folder, self.listen, port, directory.tls, directory.site_keys, limits)
 
@@ -121,13 +134,14 @@ class Coordinator(Observer):
             loop.all_there = lambda: self._all_there(loop, network)
         self.status.round = loop.server.round
         end = time.monotonic() + self.task.patience
+        self._renew_certificates(network)
         while True:
             sites = self._register(network)
             loop.clients = len(sites)
             network.meet()
             out = [number for number in range(len(sites)) if sites[number].removed or loop.ledger.quarantined(number)]
             here = [number for number in sorted(network.online) if number not in out]
-            self.given_up -= set(here)
+            self.given_up = (self.given_up - set(here)) | network.punctuality.late
             invited = [number for number in range(len(sites)) if number not in out]
             missing = [number for number in invited if number not in here and number not in self.given_up]
             enough = bool(here) and participants(len(here), self.task.fraction) >= self.task.quorum
@@ -137,7 +151,7 @@ class Coordinator(Observer):
                     self._tell(f"{sites[number].name} is not there; rounds go on without it until it comes.")
                 self.status.doing = "training"
                 self._see(network, sites)
-                return here
+                return self._without_resting(here, network)
             names = ", ".join(sites[number].name for number in invited if number not in here)
             self.status.doing = (
                 f"waiting for {names or 'sites to be invited'} ({len(here)} of {self.task.quorum} there)"
@@ -145,12 +159,20 @@ class Coordinator(Observer):
             self._see(network, sites)
             time.sleep(0.5)
 
+    def _without_resting(self, here: list[int], network: Network) -> list[int]:
+        """Leave out the sites that sit out a round for having been late, if enough are left."""
+        resting = network.punctuality.next_round(here)
+        found = [number for number in here if number not in resting]
+        enough = bool(found) and participants(len(found), self.task.fraction) >= self.task.quorum
+        return found if enough else here
+
     def _all_there(self, loop: Federation, network: Network) -> bool:
         """Whether every site that the next round would wait for is connected, and these are enough."""
         network.meet()
         sites = self.directory.guests.sites
         out = [number for number, site in enumerate(sites) if site.removed or loop.ledger.quarantined(number)]
-        wanted = [number for number in range(len(sites)) if number not in {*out, *self.given_up}]
+        late = network.punctuality.late
+        wanted = [number for number in range(len(sites)) if number not in {*out, *self.given_up, *late}]
         here = [number for number in network.online if number not in out]
         enough = bool(here) and participants(len(here), self.task.fraction) >= self.task.quorum
         return enough and all(number in here for number in wanted)
@@ -178,9 +200,11 @@ class Coordinator(Observer):
         """Bring the status up to date with who is connected, and report every change."""
         for number, guest in enumerate(self.status.sites):
             connected = number in network.online
-            if connected != guest.connected:
-                guest.connected = connected
-                self._tell(f"{guest.name} has {'come' if connected else 'gone'}.")
+            late = number in network.punctuality.late
+            if (connected, late) != (guest.connected, guest.late):
+                words = "is late; rounds go on without it until it answers" if late else "has gone"
+                guest.connected, guest.late = connected, late
+                self._tell(f"{guest.name} {'has come' if connected else words}.")
         strangers = {node: why for node, (why, _) in network.strangers.items()}
         for node in strangers.keys() - self.status.strangers.keys():
             self._tell(f"A node was turned away: {strangers[node]}")
@@ -201,12 +225,52 @@ class Coordinator(Observer):
         if key is not None and node.public_key != key.encode():
             raise PayloadError(f"a node says that it is {name!r}, and has another key than that site.")
         self._guests(sites)
-        self.status.sites[numbers[0]].model = readable(str(model))[:80]
+        self.status.sites[numbers[0]].model = shown = readable(str(model)).replace("\n", " ")[:80]
+        if self.setup is not None:
+            self.setup.models[numbers[0]] = shown
         return numbers[0]
+
+    def _hello(self) -> dict[str, Any]:
+        """Return what sites are told when they are asked who they are: the task, and the newest certificate."""
+        newest = {} if self.certificates is None else {"ca": self.certificates.authority}
+        return {"task": self.mark, **newest}
+
+    def _renew_certificates(self, network: Network) -> None:
+        """Make certificates anew before they end, while sites are connected; tell of those that cannot be."""
+        if self.certificates is None:
+            return
+        if self.certificates.renewed():
+            self._tell("The server's certificate was made anew, before its end.")
+            if isinstance(network.carrier, Link):
+                network.carrier.take_certificates()
+        now = self.certificates.warnings()
+        for each in now:
+            if each not in self.status.warnings:
+                self._tell(f"Warning: {each}")
+        self.status.warnings = now
+
+    def _opened(self, job: Job, part: bytes) -> bytes:
+        """Return a site's answer once its signature holds, and is in the ledger; :class:`PayloadError` if not."""
+        site, signature, answer = self.directory.guests.sites[job.client], b"", part
+        if site.key is not None:
+            signature, answer = unsealed(part)
+        said = SignedAnswer.of(self.mark, site.name, job.task, job.round, answer)
+        if site.key is not None and not holds(said.text, signature, site.key.encode()):
+            raise PayloadError(f"an answer came that {site.name} has not signed.")
+        path = self.directory.path / "run" / LEDGER
+        try:
+            add_entry(path, LedgerEntry.of(said, job.client, answer, signature, site.key or ""))
+        except OSError as error:
+            raise CheckpointError(
+                f"{path} cannot be written: {error.strerror}.\n  Nothing that was complete is lost.  Put that right "
+                f"(free space, permissions), then: protea federation serve {self.directory.path}"
+            ) from error
+        return answer
 
     # Calls of the run, which the coordinator observes
 
     def started(self, run: Run) -> None:
+        self.run = run
         if run.records:
             last = run.records[-1]
             self.status.round = last.round
@@ -214,11 +278,14 @@ class Coordinator(Observer):
 
     def replied(self, reply: Reply) -> None:
         guest = self.status.sites[reply.client]
-        guest.said = "answered" if reply.error is None else reply.error.strip().splitlines()[0][:200]
+        error = None if reply.error is None else reply.error.strip().splitlines()[0][:200]
+        guest.said = "answered" if error is None else error if self.setup is None else self.setup.named(error)
         self._tell()
 
     def round(self, record: Record) -> None:
         status, took = self.status, sum(record.cost.seconds.values())
+        if self.run is not None and self.setup is not None:
+            self.setup.describe_anew(self.run)
         self.refusals.clear()
         status.round, status.tries, status.seconds, status.ended = record.round, 0, took, time.time()
         status.bytes_up, status.bytes_down = record.total_up, record.total_down
@@ -229,8 +296,11 @@ class Coordinator(Observer):
         for each in record.clients:
             if each.accuracy is not None:
                 self.status.sites[each.client].accuracy = each.accuracy
+            if each.gain is not None:
+                self.status.sites[each.client].gain = each.gain
         for client, why in record.failures.items():
-            self._tell(f"Left out, {self.status.sites[client].name}: {why.strip().splitlines()[0]}")
+            name, first = self.status.sites[client].name, why.strip().splitlines()[0]
+            self._tell(f"Left out, {name}: {first.removeprefix(f'{name}, ')}")
         accuracy = "" if record.accuracy is None else f", accuracy {100 * record.accuracy:.1f} %"
         self._tell(
             f"Round {record.round} of {self.task.rounds}{accuracy}, {len(record.participants)} sites, {took:.1f} s"

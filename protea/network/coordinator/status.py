@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from protea.network.task import Task
+if TYPE_CHECKING:
+    from protea.network.task import Task  # which needs torch; a site's launcher has a screen and no torch
 
 
 @dataclass
@@ -18,8 +19,10 @@ class Guest:
     model: str = ""
     said: str = ""  # how its last job ended
     accuracy: float | None = None
+    gain: float | None = None  # over training alone, if it tells that
     refused: int = 0  # uploads, in all
     removed: bool = False
+    late: bool = False  # it has not answered for longer than usual
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Status:
     tries: int = 0  # of the present round, which had too few replies each time
     sites: list[Guest] = field(default_factory=list)
     strangers: dict[int, str] = field(default_factory=dict)  # nodes that are no site, and why
+    warnings: list[str] = field(default_factory=list)  # such as of a certificate that ends soon
 
 
 def told(status: Status) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from protea.clients.durable import DurableWorker
 from protea.clients.privacy import depends_on_training, least_budget, noise_filter
+from protea.config.units import format_bytes, in_bytes
 from protea.core.accounting import epsilon_of
 from protea.core.client import Client
 from protea.core.errors import ClientError, ConfigError, PayloadError, PolicyError
@@ -23,10 +24,10 @@ from protea.engines.messages import job_to_bytes
 from protea.federation.jobs import Job, JobKind, Reply
 from protea.federation.privacy import Privacy
 from protea.federation.uploads import Inspection
-from protea.filters.secure_sum import without_secure_sum
+from protea.filters.secure_sum import SecureSum, secure_sum_of, without_secure_sum
 from protea.models.architectures import count_parameters
 from protea.network.site.directory import Site
-from protea.network.site.refusals import refusals, refused_task
+from protea.network.site.refusals import refusal, refusals, refused_task
 from protea.network.site.service import discreet, leaving
 from protea.network.task import started_server
 
@@ -64,6 +65,7 @@ class Trial:
     privacy: Privacy | None  # what noise guarantees of one round's upload; None where there is none
     cost: float | None  # epsilon of all rounds; None without a guarantee
     fixed: bool  # model() gives the same first weights whatever is drawn
+    summed: int | None  # sites in a secure sum, at least; None without one: what leaves can be read by itself
 
 
 def trial(path: Path | Site) -> Trial:
@@ -102,10 +104,17 @@ def trial(path: Path | Site) -> Trial:
             if what == "train":
                 aggregate_alone(site, server, replies[-1])
     trained, client = replies[0], durable.worker.client(site.id)
+    secure = secure_sum_of(task.filters)
+    if secure is not None:
+        sizes = {"masked": masked_size(site, secure, trained, len(client.train)), **sizes}
+        del sizes["train"]  # two keys leave then, and the upload under its mask
     counts = class_counts(trained, len(task.classes))
     told = {name: count for name, count in zip(task.classes, counts, strict=True) if count}
     privacy = Privacy.read(trained.metrics)
-    said = ["mean loss"] * ("loss" in trained.metrics) + ["what noise guarantees"] * (privacy is not None)
+    hidden = [f"number of training samples ({trained.samples})"] + ["mean loss"] * ("loss" in trained.metrics)
+    said = [*hidden, *["what noise guarantees"] * (privacy is not None), "seconds"]
+    if secure is not None:
+        said = [f"under the mask the {' and the '.join(hidden)}; in the clear {', '.join(said[len(hidden) :])}"]
     return Trial(
         site=site.name,
         id=site.id,
@@ -118,14 +127,25 @@ def trial(path: Path | Site) -> Trial:
         leaving=leaves,
         sizes=sizes,
         classes=list(told),
-        beside=f"number of training samples ({trained.samples}), {', '.join([*said, 'seconds'])}; "
-        f"and once, at the beginning, the names of the site and of its model ({site.model_name})",
+        beside=f"{', '.join(said)}; and once, at the beginning, the names of the site and of its model "
+        f"({site.model_name})",
         told=told,
         samples=trained.samples,
         privacy=privacy,
         cost=None if privacy is None or not privacy.formal else cost_of_all(site, client, privacy),
         fixed=begins_alike(site),
+        summed=None if secure is None else secure.least,
     )
+
+
+def masked_size(site: Site, secure: SecureSum, reply: Reply, samples: int) -> int:
+    """Return the bytes of an upload under its mask; :class:`PolicyError` if they are more than the policy allows."""
+    sums = secure.sums_of(site.task.played.up, reply.up, site.task.method.needs.sums, samples, 0.0)
+    size = sum(tensor.numel() for tensor in sums.values()) * secure.bits // 8
+    if size > in_bytes(site.policy.policy.max_upload):
+        why = f"Under the mask of secure_sum the upload has {format_bytes(size)}."
+        raise PolicyError(refused_task([refusal(site.policy, "max_upload", why)]))
+    return size
 
 
 def cost_of_all(site: Site, client: Client, privacy: Privacy) -> float:

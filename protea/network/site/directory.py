@@ -2,11 +2,14 @@
 
 site.py      two functions: model() and data()
 site.toml    settings of this site
+site.key     its own key, if it asked for an invitation by one; it never leaves
 policy.toml  what may leave it, and what it may be asked
 seed         a secret number, from which it draws its weights, batches and splits
 bundle/      what the coordinator gave it
 state/       its model and memory after the last rounds, scaling and last broadcast; they never leave
+             with beside = true also a model trained alone, and what the federation gives beside it
 views/       its samples after its model's tokenizer and frozen layers, cached; they never leave
+progress.json  the last round and this site's own accuracy, for its screen
 audit.jsonl  one line for every message that left the site
 flower/      log of the client process, and how its connection stands
 """
@@ -61,6 +64,7 @@ class Site:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._policy_read: tuple[int, int] | None = None  # the file's time and size when it was read
         for needed in ("site.py", "site.toml"):
             if not (path / needed).is_file():
                 raise ConfigError(f"{path} is not a site's directory: it has no {needed}.  Make one: protea site init")
@@ -83,7 +87,20 @@ class Site:
     @cached_property
     def policy(self) -> PolicyFile:
         """The content of ``policy.toml``; the safe defaults where there is none."""
+        self._policy_read = changed(self.path / NAME)
         return read_policy(self.path / NAME)
+
+    def follow_policy(self) -> None:
+        """Read ``policy.toml`` anew if it was changed; what leaves from now on is as it says.
+
+        Whether records are prepared alone is read when the site begins, since that stands for what noise was added to.
+        """
+        now = changed(self.path / NAME)
+        if now == self._policy_read:
+            return
+        self.policy = self.release.file = read_policy(self.path / NAME)
+        self.release.report = self.report
+        self._policy_read = now
 
     @cached_property
     def seed(self) -> int | bytes:
@@ -129,7 +146,8 @@ class Site:
     @cached_property
     def unguarded(self) -> str:
         """Why records of this site are not known to be prepared one by one; an empty string where they are."""
-        if self.settings.standardise or (len(self.raw) and self._mixes):  # what data() gave says so
+        raw = self.raw
+        if self.settings.standardise or self._mixes or raw.mixed or raw.gaps:  # gaps are filled by medians of all
             return TOGETHER
         return "" if self.policy.policy.prepared_alone else UNSTATED
 
@@ -322,6 +340,15 @@ class Site:
         function: Callable[..., Any] = getattr(self.code, name)
         given = {"classes": self.task.classes, "dim": self.task.models.dim}
         return call_with(function, given, f"{self.path / 'site.py'}: {name}()")
+
+
+def changed(path: Path) -> tuple[int, int] | None:
+    """Return by what a file is seen to be another one: its time and its size; None if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 @dataclass(frozen=True)

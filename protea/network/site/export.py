@@ -7,6 +7,7 @@ from pathlib import Path
 from protea.config.experiment import method_label
 from protea.config.toml import to_table
 from protea.core.method import Method
+from protea.core.shell import quoted
 from protea.network.site.predict import LACKING, has_broadcast, trained_client
 from protea.runs.model_folder.contents import Contents, Origin, contents_of
 from protea.runs.model_folder.of_run import to_words
@@ -31,7 +32,7 @@ def contents_of_site(path: Path, rule: str | None = None, *, onnx: bool = False)
         preparation=Preparation.of(site.source(), data.shape, data.x.dtype, site.scaling, site.filling),
         settings={"rounds": task.rounds, **{f"training.{k}": v for k, v in to_table(site.training).items()}},
         privacy=privacy,
-        instead=f"Use it by Protea: protea site predict DATA --dir {path}",
+        instead=f"Use it by Protea: protea site predict DATA --dir {quoted(path)}",
     )
     own = has_broadcast(trained) or type(task.method).predict is Method.predict
     note = "" if own or rule is not None else f"{LACKING}  The classifier answers."

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,12 +22,15 @@ from typing import Any
 from protea.core import errors
 from protea.core.errors import ConfigError, ProteaError
 from protea.core.files import hold_lock
+from protea.network.site.gains import gain_words, gains_of
+from protea.network.site.progress import SiteProgress, read_progress
 
 PATIENCE = 600.0  # seconds that a site keeps trying while the server refuses it
 LAST = 5.0  # seconds for the last answer to be sent before the client process is stopped
 SHORT = 10.0  # seconds: a process that ends sooner probably will end so again
 TRIES = 3  # such early ends in a row before giving up
 FAILED = 3  # exit code of a client process that has said why it cannot begin
+DAY = 86_400.0  # seconds between looks at what ends soon
 SERVE = "import sys; from protea.network.site.process import serve; serve(*sys.argv[1:])"
 
 Tell = Callable[[str], None]
@@ -68,32 +72,71 @@ def _invitation(path: Path) -> Mapping[str, Any]:
 
 def watch(client: ClientProcess, path: Path, tell: Tell) -> None:
     """Keep the client process running until the federation ends, and tell of connections and of what was sent."""
-    screen = ConnectionNews(path, tell)
-    audit, seen = path / "audit.jsonl", 0
-    if audit.exists():
-        seen = audit.stat().st_size
+    screen, ends, shown = ConnectionNews(path, tell), -DAY, read_progress(path)
+    followed = [News(path / "audit.jsonl", news_of, tell), News(gains_of(path), gain_words, tell)]
     while not (path / "ended").exists():
         if not client.alive:
             screen.refuse_failed(client.process.returncode)
             client.restart(tell)
         screen.look()
-        seen = tell_news(audit, seen, tell)
+        if time.monotonic() > ends + DAY:
+            ends = time.monotonic()
+            for each in ending(path):
+                tell(f"Warning: {each}")
+        for news in followed:
+            news.tell_more()
+        shown = tell_progress(path, shown, tell)
         time.sleep(0.2)
     client.end()
-    tell_news(audit, seen, tell)
+    for news in followed:
+        news.tell_more()
+    tell_progress(path, shown, tell)
     tell(f"The coordinator has ended the federation.  The trained model is in {path / 'state'}.")
 
 
-def tell_news(audit: Path, seen: int, tell: Tell) -> int:
-    """Tell what was written to the audit log after its first ``seen`` bytes; give how many bytes are told now."""
-    if not audit.exists() or audit.stat().st_size <= seen:
-        return seen
-    with audit.open("rb") as file:
-        file.seek(seen)
-        whole, end, _ = file.read().rpartition(b"\n")  # what follows is a line still being written
-    for line in audit_lines(whole):
-        tell(news_of(line))
-    return seen + len(whole + end)
+def ending(path: Path, today: dt.date | None = None) -> list[str]:
+    """Return a warning for what ends within 30 days: the authority's certificate, and this site's policy."""
+    from protea.network.trust.ends import SOON, warnings  # cryptography takes a while to import
+
+    found, today = [], today or dt.datetime.now(dt.UTC).date()
+    authority, policy = path / "bundle" / "ca.crt", path / "policy.toml"
+    with suppress(OSError, ConfigError):  # the client process tells what cannot be read
+        now = dt.datetime.combine(today, dt.time(), dt.UTC)
+        found += warnings({"The certificate of this federation's authority": authority}, now)
+    if found:
+        found.append("Ask the coordinator for a new bundle: protea federation invite DIRECTORY --renew")
+    with suppress(OSError, ValueError, RecursionError):
+        last = tomllib.loads(policy.read_text("utf-8")).get("expires")
+        if isinstance(last, dt.date) and last - today < SOON:
+            found.append(f"{policy}: nothing leaves after {last}, its last day.  Agree anew, and set another date.")
+    return found
+
+
+def tell_progress(path: Path, shown: SiteProgress | None, tell: Tell) -> SiteProgress | None:
+    """Tell how far the site is, and how accurate, if that is not what was told last; give what is told now."""
+    now = read_progress(path)
+    if now is not None and now != shown:
+        tell(now.words())
+    return now
+
+
+class News:
+    """A file of JSON lines that grows: what is added is told in words, what was there before is not."""
+
+    def __init__(self, file: Path, words: Callable[[Mapping[str, Any]], str], tell: Tell) -> None:
+        self.file, self.words, self.tell = file, words, tell
+        self.seen = file.stat().st_size if file.exists() else 0  # bytes
+
+    def tell_more(self) -> None:
+        """Tell what was written since this was last called."""
+        if not self.file.exists() or self.file.stat().st_size <= self.seen:
+            return
+        with self.file.open("rb") as file:
+            file.seek(self.seen)
+            whole, end, _ = file.read().rpartition(b"\n")  # what follows is a line still being written
+        for line in audit_lines(whole):
+            self.tell(self.words(line))
+        self.seen += len(whole + end)
 
 
 def audit_lines(text: bytes) -> Iterator[dict[str, Any]]:
@@ -107,6 +150,8 @@ def news_of(line: Mapping[str, Any]) -> str:
     """Tell what a line of the audit log says."""
     if "policy" in line:
         return f"Refused in round {line['round']}: {line['asked']}.  {line['policy']}  {line['words']}"
+    if "words" in line:
+        return f"Not answered: {line['words']}"
     return f"Sent in round {line['round']}: {line['task']}, {line['bytes']:,} bytes, {line['blake2b']}"
 
 

@@ -49,6 +49,7 @@ class Policy:
     max_upload: Size = "10MB"  # in one round
     filters: tuple[str, ...] = ()  # that a task must have
     expires: dt.date | None = None  # the last day of taking part; None: never
+    gain: bool = False  # how much better than training alone may be told, to a tenth of a point; nothing else of it
     prepared_alone: bool = False  # data() looks at one record at a time; without that no epsilon is claimed
     refused: dict[str, Any] = field(default_factory=_refused)  # by setting of the task: values it may not have
     at_least: dict[str, Any] = field(default_factory=dict)  # by setting of the task: the smallest value
@@ -109,7 +110,7 @@ def read_policy(path: Path) -> PolicyFile:
     try:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # no text, no TOML, or nested too deep
         raise ConfigError(f"{path} cannot be read: {error}") from error
     lines = dict(setting_lines(text))
     values: Table = {}

@@ -44,7 +44,7 @@ def serve(path: str, parent: str) -> None:
             Node(folder / "flower", "").note("failed", f"{type(error).__name__}: {error}")
             sys.exit(FAILED)
         service.worker.store.tidy()
-        node.attend(service.handle, service.site.ended.exists)
+        node.attend(service.handle, service.site.ended.exists, service.meanwhile)
 
 
 def prepared(folder: Path) -> tuple[SiteService, Node]:

@@ -17,7 +17,7 @@ from protea.core.payload import Named, Payload, nbytes, places_of
 from protea.core.prototypes import Prototypes
 from protea.evaluation.client_side import Examination, FeatureSpace
 from protea.evaluation.counts import Counts, Totals
-from protea.federation.jobs import Job, Reply
+from protea.federation.jobs import SUM_STEPS, Job, Reply
 from protea.federation.privacy import SAID
 from protea.filters.base import Passage
 from protea.network.site.policy import Counting, Policy, PolicyFile, Report
@@ -37,6 +37,7 @@ class PolicyRelease(Release):
     def __init__(self, file: PolicyFile, counts: Callable[[], Mapping[str, int]], report: Report) -> None:
         self.file, self._counts, self.report = file, counts, report
         self.refusals: list[Refusal] = []  # since somebody last took them away, for the audit log
+        self.examined: Examination | None = None  # the whole of the last evaluation, for this site's own screen
 
     @property
     def policy(self) -> Policy:
@@ -107,6 +108,7 @@ class PolicyRelease(Release):
 
     def evaluation(self, found: Examination) -> Examination:
         """Tell nothing, the right answers of all classes together, or the whole but for small classes."""
+        self.examined = found
         if self.report == "none":
             return Examination(found.rules[:0], {})
         enough = {part: counts for part, counts in found.tallies.items() if self._enough(counts)}
@@ -116,6 +118,12 @@ class PolicyRelease(Release):
         tallies = {part: self._thinned(counts) for part, counts in enough.items()}
         metrics = {part: values for part, values in found.metrics.items() if part in tallies}
         return Examination(found.rules if tallies else found.rules[:0], tallies, self._space(found), metrics)
+
+    def gain(self, points: float, samples: int) -> Named:
+        """Give what leaves of a gain over training alone, to a tenth of a point: nothing unless the policy says so."""
+        if not self.policy.gain or self.report == "none" or samples < self.policy.min_samples_per_class:
+            return {}
+        return {"gain": torch.tensor(round(points, 3), dtype=torch.float64)}
 
     def _enough(self, counts: Counts) -> bool:
         """Whether there are enough samples, of all classes or of one, to say anything about them."""
@@ -157,8 +165,16 @@ class PolicyRelease(Release):
                 self.refuse("counts", at, "the answer tells more exactly how many samples there are")
             if reply.metrics != again.metrics:
                 self.refuse("report", at, "the answer tells the loss")
-        elif job.task == "evaluate" and any(not name.startswith(TOLD[self.report]) for name in reply.up):
-            self.refuse("report", at, f"the answer has {min(reply.up)}")
+        elif job.task in SUM_STEPS and nbytes(reply.up) > in_bytes(self.policy.max_upload):
+            self.refuse(
+                "max_upload", at, f"the message {job.task!r} of the secure sum has {format_bytes(nbytes(reply.up))}"
+            )
+        elif job.task == "evaluate":
+            if "gain" in reply.up and not self.policy.gain:
+                self.refuse("gain", at, "the answer tells how much better the site is than alone")
+            others = [name for name in reply.up if name != "gain" and not name.startswith(TOLD[self.report])]
+            if others:
+                self.refuse("report", at, f"the answer has {min(others)}")
 
     def refuse(self, setting: str, at: Passage, why: str) -> NoReturn:
         """Raise :class:`PolicyError`, whose words may leave; the policy's line is kept for the audit log."""

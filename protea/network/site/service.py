@@ -4,34 +4,43 @@ A site does two things for a coordinator: it trains, and tells how accurate it i
 for jobs that the coordinator has signed, of the task that the site has agreed to.
 
 Every answer takes one way: what the site's policy allows of a reply is made discreet, encoded, kept if it was a
-training, looked at once more as the bytes that it is now, written down in the audit, and sent.
+training, looked at once more as the bytes that it is now, written down in the audit, signed by the site, and sent.
 """
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from protea.clients.durable import DurableWorker
-from protea.core.errors import ClientError, PayloadError, PolicyError
+from protea.core.errors import ClientError, ConfigError, PayloadError, PolicyError
 from protea.core.files import write_text
 from protea.core.payload import from_bytes, shortened, to_bytes
 from protea.core.rng import Streams
 from protea.engines.messages import job_from_bytes, joined, parted, readable, reply_from_bytes, reply_to_bytes
+from protea.evaluation.rules import all_names
 from protea.federation.jobs import SUM_STEPS, Job, JobKind, Reply
 from protea.filters.base import Passage
 from protea.filters.secure_sum import secure_sum_of
 from protea.network.site.audit import Audit
+from protea.network.site.beside import Beside
 from protea.network.site.broadcast import keep_broadcast
 from protea.network.site.directory import Site
+from protea.network.site.policy import NAME as POLICY
+from protea.network.site.progress import SiteProgress, keep_progress
 from protea.network.site.refusals import expiry, refusals
 from protea.network.site.scaling import keep_filling, keep_scaling
+from protea.network.trust.ends import take_authority
 from protea.network.trust.keys import verified
+from protea.network.trust.signatures import SignedAnswer, SiteKey
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # what the operating system says of a disk without room
 TRACE = "Traceback (most recent call last):"
 SHORT = 1000  # characters; what is longer is not of Protea's own making
 
@@ -45,6 +54,10 @@ class SiteService:
         site.state.chmod(0o700)
         self.worker = DurableWorker(site.plan(), site.state, leaving)
         self.audit = Audit(site.path / "audit.jsonl")
+        self.beside = Beside(site, self.worker) if site.settings.beside else None
+        key = site.bundle.key
+        self.key = None if key is None else SiteKey(key.read_bytes())
+        self.mark = site.task.mark()
 
     def handle(self, kind: str, message: bytes) -> bytes:
         """Give the bytes of an answer; they are written down before they leave.
@@ -58,7 +71,9 @@ class SiteService:
             raise
         except Exception as error:
             traceback.print_exc()  # to this site's own log
-            why = f"site {self.site.name}: {type(error).__name__}; its own log says more."
+            full = isinstance(error, OSError) and error.errno in FULL
+            what = "its disk is full" if full else f"{type(error).__name__}; its own log says more"
+            why = f"site {self.site.name}: {what}."
             with suppress(OSError):  # a full disk may be what has happened
                 self.audit.write_words("failed", why)
             raise ClientError(why) from None
@@ -84,11 +99,15 @@ class SiteService:
 
     def _hello(self, about: dict[str, Any]) -> bytes:
         """Say who this site is, to a coordinator that means the same task."""
-        if about.get("task") != self.site.task.mark():
+        if about.get("task") != self.mark:
             raise PayloadError(
                 f"site {self.site.name} was invited to another task than the coordinator has now.  It needs a new "
                 f"bundle: protea federation invite --renew"
             )
+        authority, newer = self.site.bundle.ca, about.get("ca")
+        if authority is not None and isinstance(newer, str):
+            with suppress(ConfigError):  # what is not of this authority leaves the old one in place, until it ends
+                take_authority(authority, newer.encode())
         return self._noted("hello", 0, to_bytes({}, site=self.site.name, model=self.site.model_name))
 
     def _end(self, about: dict[str, Any]) -> bytes:
@@ -114,12 +133,58 @@ class SiteService:
             self._note_refusals(job)  # of an answer that says so
         if job.task == "evaluate":
             keep_broadcast(job, site.state)
+            answer = self._with_gain(job, answer)
+            self._keep_progress(job.round)
         try:
             site.release.verify(job, reply_from_bytes(answer), self._passage(job))
         except PolicyError as error:
             self._note_refusals(job, str(error))
             raise
-        return self._noted(job.task, job.round, answer, site.release.held_names if job.task == "train" else ())
+        self._noted(job.task, job.round, answer, site.release.held_names if job.task == "train" else ())
+        return self._signed(job, answer)
+
+    def _keep_progress(self, round: int) -> None:
+        """Write down for this site's own screen how accurate its model is, whatever others may know of that."""
+        found, self.site.release.examined = self.site.release.examined, None
+        own = {} if found is None else found.of("test", all_names(self.site.task.evaluation.rules))
+        accuracy = own["method"].accuracy if "method" in own else None
+        with suppress(OSError):  # a full disk is told of where something is lost by it
+            keep_progress(self.site.path, SiteProgress(round, self.site.task.rounds, accuracy))
+
+    def _signed(self, job: Job, answer: bytes) -> bytes:
+        """Put this site's signature before an answer.  Without TLS it has no key."""
+        if self.key is None:
+            return answer
+        return self.key.sign(SignedAnswer.of(self.mark, self.site.name, job.task, job.round, answer).text) + answer
+
+    def meanwhile(self) -> None:
+        """Train the model that this site would have alone, while nobody asks for anything."""
+        if self.beside is not None:
+            try:
+                self.beside.train_next()
+            except Exception:
+                self._give_up_beside()
+
+    def _with_gain(self, job: Job, answer: bytes) -> bytes:
+        """Compare with the model trained alone; add what may be told of that to an answer."""
+        if self.beside is None:
+            return answer
+        try:
+            found = self.beside.compare(job)
+        except Exception:
+            self._give_up_beside()
+            return answer
+        reply = reply_from_bytes(answer)
+        if found is None or reply.error is not None:
+            return answer
+        more = self.site.release.gain(found.mean, found.samples)
+        return leaving(replace(reply, up={**reply.up, **more})) if more else answer
+
+    def _give_up_beside(self) -> None:
+        """Go on without the model trained alone: what goes wrong there must not stop the federation."""
+        traceback.print_exc()  # to this site's own log
+        sys.stderr.write("beside = true: the model trained alone has failed; the federation goes on without it.\n")
+        self.beside = None
 
     def _passage(self, job: Job) -> Passage:
         task = self.site.task
@@ -129,6 +194,12 @@ class SiteService:
     def _refuse_by_policy(self, job: Job) -> None:
         """Raise :class:`PolicyError` for a job that the site's policy forbids, whatever it is about."""
         site = self.site
+        try:
+            site.follow_policy()
+        except ConfigError as error:  # nothing leaves by a policy that nobody can read
+            words = f"site {site.name}: its policy was changed, and cannot be read."
+            self.audit.write_refusal(job.task, job.round, str(site.path / POLICY), str(error), words)
+            raise PolicyError(words) from None
         expired = expiry(site.policy)  # anew for each job: the day may be over
         for each in [expired] if expired is not None else refusals(site.policy, site.task, site.class_counts):
             site.release.refusals.append(each)

@@ -23,6 +23,7 @@ class Settings:
     report: bool = True  # false: tell nothing of how accurate this site's model is; true: what policy.toml allows
     seed: Literal["secret", "task"] = "secret"  # task: draw as everybody can who knows the task
     standardise: bool = False  # bring each feature to mean 0 and deviation 1, by this site's training samples
+    beside: bool = False  # also train a model alone, here, and say what the federation gives beside it
     split: Split = field(default_factory=Split)  # of this site's samples, unless data() gives a test part
     training: dict[str, Any] = field(default_factory=dict)  # overrides of the task's training settings
 
@@ -31,7 +32,7 @@ def read_settings(path: Path) -> Settings:
     """Read and check the settings in a file."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # no text, no TOML, or nested too deep
         raise ConfigError(f"{path} cannot be read: {error}") from error
     settings: Settings = settings_from_table(Settings, table, str(path))
     return settings

@@ -26,6 +26,7 @@ REPORTS = {
     "in 15 bins; how far apart the classes lie.  Classes and bins with too few samples are left out.",
 }
 HIDDEN = "that it is there"
+KEYS_AND_SHARES = "  Keys and shares for the secure sum, some 115 bytes a round for each site, are not counted."
 COUNTS = {
     "exact": "as they are",
     "rounded": "to the nearest ten",
@@ -51,6 +52,7 @@ class Finding:
     attack: str
     result: str
     verdict: str
+    needs_model: bool = False  # that verdict takes an attacker who has this site's trained model, which never leaves
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Statement:
     policy_file: str
     privacy: str  # what noise guarantees, or that it guarantees nothing
     audit: Sequence[Finding] | None = None  # None: none was made
+    leaking: Sequence[str] = ()  # classes that leave as one sample's vector, or that the audit found to leak
 
     @property
     def bytes_per_round(self) -> int:
@@ -80,8 +83,9 @@ class Statement:
     @property
     def bytes_in_all(self) -> int:
         """Bytes of all messages, if every round is played and evaluated as the task says."""
-        sizes = self.trial.sizes
-        return self.rounds * sizes["train"] + self.evaluations * sizes.get("evaluate", 0)
+        each = dict(self.trial.sizes)
+        evaluated = self.evaluations * each.pop("evaluate", 0)
+        return self.rounds * sum(each.values()) + evaluated
 
 
 def make_statement(
@@ -98,7 +102,7 @@ def make_statement(
         [*audit_warnings(audit or ()), *warnings(site, trial, today)],
         [class_row(site, trial, name, count) for name, count in site.class_counts.items()],
         COUNTS[site.policy.policy.counts],
-        REPORTS[site.report],
+        evaluation_words(site),
         task.rounds,
         0 if site.report == "none" else evaluations,
         list(asked(site)),
@@ -106,7 +110,22 @@ def make_statement(
         f"{file.path}{unwritten}",
         privacy_words(trial, task.rounds),
         audit,
+        leaking(site, trial, audit or ()),
     )
+
+
+def evaluation_words(site: Site) -> str:
+    """Say what evaluation replies tell."""
+    gain = "  And how much better the site is than with a model that it trains alone, to a tenth of a point."
+    told = site.settings.beside and site.policy.policy.gain and site.report != "none"
+    return REPORTS[site.report] + gain * told
+
+
+def leaking(site: Site, trial: Trial, audit: Sequence[Finding]) -> list[str]:
+    """Name the classes, and what else was audited, of which it is known that they should not leave like this."""
+    alone = [name for name, count in site.class_counts.items() if name in trial.told and count == 1]
+    found = [each.subject for each in audit if each.verdict == "leaks" and not each.needs_model]
+    return list(dict.fromkeys([*alone, *found]))
 
 
 def policy_line(site: Site, setting: str) -> tuple[str, str]:
@@ -151,6 +170,13 @@ def warnings(site: Site, trial: Trial, today: dt.date) -> Iterator[str]:
         )
     if few := [f"{name} ({count})" for name, count in sent.items() if 1 < count < FEW]:
         yield f"{listed(few)}: few training samples are behind a vector that leaves; it is close to each of them."
+    if task.method.public_map:
+        name = registry.name_of("methods", type(task.method))
+        yield (
+            f"{name} sends means by a map that everybody has: whoever receives one needs no model to find out whether "
+            f"a record is behind it.  See how well that goes with this site's records: protea site check --audit.  "
+            f"More samples behind each mean (method.least), or noise, make it harder."
+        )
     if site.settings.seed == "task":
         yield (
             'site.toml has seed = "task": whoever knows the task can rebuild this site\'s untrained model, and search '
@@ -212,5 +238,5 @@ def size_words(statement: Statement) -> str:
     each = ", ".join(f"{task} {format_bytes(count)}" for task, count in statement.trial.sizes.items())
     return (
         f"{format_bytes(statement.bytes_per_round)} in a round ({each}), {format_bytes(statement.bytes_in_all)} in "
-        f"{statement.rounds} rounds."
+        f"{statement.rounds} rounds.{KEYS_AND_SHARES if statement.trial.summed else ''}"
     )

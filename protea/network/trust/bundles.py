@@ -1,4 +1,7 @@
-"""Bundles: one file that a coordinator gives a site, with address, keys, certificates and the task."""
+"""Bundles: one file that a coordinator gives a site, with address, keys, certificates and the task.
+
+To a site that made its own key a bundle brings no private one: ``site.pub`` says which key the bundle is for.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,15 @@ from pydantic import ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
 from protea.core.errors import ConfigError
 from protea.network import task as tasks
 from protea.network.task import Task
+from protea.network.trust.chain import CHAIN, check_chain
 from protea.network.trust.keys import coordinator_key, public_of_site, refuse_no_certificate, write_private
+from protea.network.trust.requests import KEY, NEXT
+from protea.network.trust.signatures import SiteKey, fingerprint, site_public_key
 
-FILES = {"bundle.json", "task.toml", "coordinator.pub", "ca.crt", "site.key", "public.safetensors"}
+PUBLIC_KEY = "site.pub"
+FILES = {
+    "bundle.json", "task.toml", "coordinator.pub", CHAIN, "ca.crt", KEY, PUBLIC_KEY, "public.safetensors"
+}  # fmt: skip
 LARGEST = {"public.safetensors": 4 * 2**30}  # bytes that a file in a bundle may have
 SMALL = 2**20  # bytes that the other files may have
 DENSE = 100  # times as large as its packed form a file may be; what is denser was made to fill a disk
@@ -68,8 +77,10 @@ class Bundle:
 
     @property
     def key(self) -> Path | None:
-        """The site's private key; ``None`` without TLS."""
-        return self.folder / "site.key" if self.invitation.tls else None
+        """The site's private key: the coordinator's gift, or the site's own; ``None`` without TLS."""
+        if not self.invitation.tls:
+            return None
+        return given if (given := self.folder / KEY).exists() else self.folder.parent / KEY
 
     @property
     def public(self) -> Path | None:
@@ -109,7 +120,9 @@ def read_bundle(path: Path) -> dict[str, bytes]:
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:  # packed otherwise
         raise ConfigError(f"{path} is not a bundle of Protea's: {error}.") from error
     invitation = read_invitation(files.get("bundle.json", b""), str(path))
-    needed = {"task.toml", "coordinator.pub"} | ({"ca.crt", "site.key"} if invitation.tls else set())
+    needed = {"task.toml", "coordinator.pub"} | ({"ca.crt"} if invitation.tls else set())
+    if invitation.tls and PUBLIC_KEY not in files:
+        needed.add(KEY)
     if missing := sorted(needed - files.keys()):
         raise ConfigError(f"{path} is not whole: {missing[0]} is missing.")
     check_bundle(files, str(path))
@@ -125,8 +138,12 @@ def check_bundle(files: dict[str, bytes], where: str) -> None:
     tasks.parse_task(text, f"{where}: task.toml")
     try:
         coordinator_key(files["coordinator.pub"])
-        if "site.key" in files:
-            public_of_site(files["site.key"])
+        if KEY in files:
+            public_of_site(files[KEY])
+        if PUBLIC_KEY in files:
+            site_public_key(files[PUBLIC_KEY])
+        if CHAIN in files:
+            check_chain(files[CHAIN])
         if "ca.crt" in files:
             refuse_no_certificate(files["ca.crt"])
     except ConfigError as error:
@@ -136,13 +153,33 @@ def check_bundle(files: dict[str, bytes], where: str) -> None:
 def open_bundle(path: Path, folder: Path) -> Bundle:
     """Write the files of a bundle into a site's directory; one that is not whole is refused before that."""
     files = read_bundle(path)
+    taken = key_for(files, folder.parent, path)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
+    if taken is not None:
+        taken.replace(folder.parent / KEY)
     for name in sorted(files, key=lambda name: (name == "bundle.json", name)):  # that one says that all are there
         write_private(folder / name, files[name])
     for name in FILES - files.keys():
         (folder / name).unlink(missing_ok=True)  # of an earlier bundle
     return Bundle(folder)
+
+
+def key_for(files: dict[str, bytes], site: Path, path: Path) -> Path | None:
+    """Return the file of a site's next key, if a bundle is for that one; None if it is for the key that it has.
+
+    :class:`ConfigError` if the bundle is for a key that is not in this directory.
+    """
+    if KEY in files or PUBLIC_KEY not in files:
+        return None
+    wanted = site_public_key(files[PUBLIC_KEY])
+    for name in (NEXT, KEY):
+        if (site / name).exists() and SiteKey((site / name).read_bytes()).key.public_key() == wanted:
+            return site / name if name == NEXT else None
+    raise ConfigError(
+        f"{path} is for the key {fingerprint(files[PUBLIC_KEY])}, which is not in {site}.  Open it in the directory in "
+        f"which the request was made; or ask anew: protea site request NAME --dir {site}"
+    )
 
 
 def read_invitation(content: bytes, where: str) -> Invitation:

@@ -55,16 +55,32 @@ def write_private(path: Path, content: bytes) -> None:
 def make_tls(folder: Path, hosts: list[str]) -> None:
     """Make a CA and a server certificate for these hosts: ``ca.crt``, ``ca.key``, ``server.crt``, ``server.key``."""
     names = [_host(host) for host in hosts]  # what is no host is refused before anything is written
-    key = ec.generate_private_key(ec.SECP384R1())
+    private = _pem(ec.generate_private_key(ec.SECP384R1()))
+    write_private(folder / "ca.key", private)
+    write_bytes(folder / "ca.crt", renewed_authority(private))
+    _make_server(folder, hosts[0], names)
+
+
+def renewed_authority(private: bytes) -> bytes:
+    """Return a certificate of the CA with this private key (both PEM), which begins today."""
+    key = _authority(private)
     ca = (
         _certificate(_CA, _CA, key.public_key(), YEARS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
         .sign(key, hashes.SHA384())
     )
-    write_private(folder / "ca.key", _pem(key))
-    write_bytes(folder / "ca.crt", ca.public_bytes(Encoding.PEM))
-    _make_server(folder, hosts[0], names)
+    return ca.public_bytes(Encoding.PEM)
+
+
+def _authority(private: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_pem_private_key(private, None)
+    except UNREADABLE as error:
+        raise ConfigError(f"The key of the federation's CA cannot be read: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError("The key of the federation's CA is not an EC key.")
+    return key
 
 
 def renew_server(folder: Path, hosts: list[str]) -> None:
@@ -74,8 +90,7 @@ def renew_server(folder: Path, hosts: list[str]) -> None:
 
 def _make_server(folder: Path, name: str, names: list[x509.GeneralName]) -> None:
     """Write ``server.crt`` and ``server.key``, signed by the CA in the folder."""
-    ca = load_pem_private_key((folder / "ca.key").read_bytes(), None)
-    assert isinstance(ca, ec.EllipticCurvePrivateKey)
+    ca = _authority((folder / "ca.key").read_bytes())
     key = ec.generate_private_key(ec.SECP384R1())
     server = (
         _certificate(_name(name), _CA, key.public_key(), 2)
@@ -111,6 +126,15 @@ def public_of(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
+def canonical(public: bytes) -> bytes:
+    """Return a site's public key as it is compared: the one PEM text of all that stand for the same key."""
+    try:
+        key = load_pem_public_key(public)
+    except UNREADABLE as error:
+        raise ConfigError(f"The site's public key cannot be read: {error}") from error
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
 class Signer:
     """The coordinator's signing key; called, it signs a message."""
 
@@ -130,7 +154,11 @@ class Signer:
 
     def __call__(self, kind: str, message: bytes) -> bytes:
         """Return the signature followed by the message."""
-        return self.key.sign(_signed(kind, message)) + message
+        return self.signature(kind, message) + message
+
+    def signature(self, kind: str, message: bytes) -> bytes:
+        """Return the signature of a message of this kind."""
+        return self.key.sign(_signed(kind, message))
 
 
 def _signed(kind: str, message: bytes) -> bytes:

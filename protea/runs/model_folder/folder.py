@@ -23,6 +23,7 @@ from protea.core.client import EVALUATION_BATCH
 from protea.core.errors import CheckpointError, ConfigError, ProteaError
 from protea.core.files import FileSum, read_sealed, sync_folder, write_bytes, write_json, write_sealed, write_text
 from protea.core.payload import Named
+from protea.core.shell import quoted
 from protea.data.new_samples import NewSamples
 from protea.runs.model_folder.card import load_script, model_card
 from protea.runs.model_folder.contents import Contents
@@ -43,10 +44,12 @@ def refuse_taken(path: Path) -> None:
     """Raise :class:`ConfigError`, before any work, unless a folder and a .zip of this name can be made."""
     for each in (path, zip_of(path)):
         if each.exists():
-            raise ConfigError(f"{each} exists already; it is left as it is.  Choose another name: --to {path}-2")
+            raise ConfigError(
+                f"{each} exists already; it is left as it is.  Choose another name: --to {quoted(f'{path}-2')}"
+            )
     parent = path.absolute().parent
     if not parent.is_dir():
-        raise ConfigError(f"--to {path}: there is no folder {parent}.  Make it first: mkdir -p {parent}")
+        raise ConfigError(f"--to {path}: there is no folder {parent}.  Make it first: mkdir -p {quoted(parent)}")
     if not os.access(parent, os.W_OK):
         raise ConfigError(f"--to {path}: {parent} cannot be written to.  Choose another place.")
 

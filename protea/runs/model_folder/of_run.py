@@ -8,6 +8,7 @@ from pathlib import Path
 from protea.config.experiment import Experiment, method_label
 from protea.config.toml import to_table
 from protea.core.errors import ConfigError
+from protea.core.shell import quoted
 from protea.federation.privacy import in_words
 from protea.runs.directory import RunDirectory
 from protea.runs.model_folder.contents import Contents, Origin, contents_of
@@ -36,7 +37,7 @@ def contents_of_run(
         preparation=Preparation.of(experiment.data.source, data.shape, data.x.dtype, fill=run.setup.fill(client)),
         settings=settings_of(experiment),
         privacy=privacy_of(run, client, trained.client.round),
-        instead=f"Use it by Protea: protea predict {directory} DATA --client {client}",
+        instead=f"Use it by Protea: protea predict {quoted(directory)} DATA --client {client}",
     )
     return contents_of(trained, origin, rule, onnx=onnx)
 

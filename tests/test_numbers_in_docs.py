@@ -1,0 +1,80 @@
+"""Numbers on pages about privacy and bad parties are those of the files that the page names as their source."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from protea.core.accounting import epsilon_of
+from protea.filters.noise import Noise
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def script(path: str) -> ModuleType:
+    """Import a script of the documentation by its path."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, DOCS / path)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def test_every_row_of_the_study_of_attacks_is_that_of_its_runs() -> None:
+    figure, text = script("robustness_figure.py"), page("robustness.md")
+    found = figure.collected(DOCS / "robustness.csv")
+    methods = sorted({method for method, _, _ in found})
+    assert len(methods) == 7 and {len(seeds) for seeds in found.values()} == {3}
+    for method in methods:
+        assert figure.markdown(found, method) in text, method
+
+
+def test_what_bound_does_is_what_its_runs_say() -> None:
+    bound, text = script("results/bound.py"), page("robustness.md")
+    for table in bound.tables().split("\n\n"):
+        assert table in text
+    honest = [row for row in bound.kept() if row["study"] == "honest" and row["bound"] != "stricter"]
+    assert {row["changed"] for row in honest} == {"0"}  # nothing is done to those who are honest
+    pairs: dict[tuple[str, ...], set[str]] = {}
+    for row in honest:
+        pairs.setdefault(tuple(row[name] for name in bound.FIELDS[:5]), set()).add(row["honest"])
+    assert all(len(accuracies) == 1 for accuracies in pairs.values())  # with and without it, where both were run
+
+
+@pytest.mark.parametrize(
+    ("data", "curve", "row"),
+    [
+        ("banking77", "FedProto, frozen MiniLM", "FedProto, frozen MiniLM"),
+        ("digits", "FedProto, frozen random features", "FedProto, frozen random features"),
+        ("digits", "FedLOO, common map", "FedLOO, `parts = least = 1`"),
+        ("digits", "FedProto, DP-SGD and noise", "FedProto, DP-SGD and noise, one seed"),
+    ],
+)
+def test_every_accuracy_beside_an_epsilon_is_that_of_its_runs(data: str, curve: str, row: str) -> None:
+    curves = script("privacy_curves.py")
+    found = curves.collected()[data][curve]
+    line = next(line for line in page("privacy.md").splitlines() if f"| {row} |" in line)
+    cells = [cell.strip() for cell in line.split("|")[3:-1]]
+    assert len(cells) == len(curves.EPSILONS) + 1
+    for cell, epsilon in zip(cells, [*(f"{each:g}" for each in curves.EPSILONS), "none"], strict=True):
+        values = found[epsilon]
+        mean = f"{sum(values) / len(values):.1f}"
+        assert cell == (mean if len(values) == 1 else f"{mean} ({min(values):.1f}-{max(values):.1f})")
+
+
+def test_every_epsilon_in_the_table_of_noise_is_what_is_accounted() -> None:
+    lines = page("privacy.md").splitlines()
+    (head,) = [line for line in lines if line.startswith("| noise (counts = 3 noise) |")]
+    noises = [float(cell) for cell in head.split("|")[2:-1]]
+    for name, releases in (("| epsilon of one release |", 1), ("| of ten |", 10)):
+        (row,) = [line for line in lines if line.startswith(name)]
+        cells = [float(cell) for cell in row.split("|")[2:-1]]
+        found = [epsilon_of([Noise(noise=noise).event(releases)], 1e-5) for noise in noises]
+        assert found == [pytest.approx(cell, rel=0.005, abs=0.005) for cell in cells]
