@@ -361,6 +361,7 @@ def test_the_page_appears_follows_rounds_and_asks_nobody_else(browser: Any, trai
             file.write(later[0])
         until(browser, "document.querySelector('#section-prototypes output').textContent === 'round 3'")
         until(browser, "document.querySelector('#section-prototypes input[type=range]').max === '2'")
+        scrolled_to(browser, "accuracy")
         until(browser, "document.querySelector('#accuracy .series').dataset.points === '3'")
         scrolled_to(browser, "loss")
         until(browser, "[...document.querySelectorAll('#loss .series')].some((each) => each.dataset.points === '3')")
