@@ -33,7 +33,7 @@ from protea.engines.flower.programs import free_port
 ROOT = Path(__file__).parents[1]
 SITES = ("north", "south", "coast")
 PROTEA = [sys.executable, "-c", "from protea.cli.app import main; main()"]
-SETTLED, IDLE = 20.0, 15.0  # seconds that a site waits before it counts as idle, and that are then counted
+SETTLED, IDLE = 20.0, 60.0  # seconds that a site waits before it counts as idle, and that are then counted
 
 
 class Relay:
@@ -76,8 +76,8 @@ def main(rounds: str = "10", against: str = "", commit: str = "") -> None:
     if before is not None:
         print(f"{commit} / now:")
         for name in ("train_s", "evaluate_s", "round_s", "coordinator_mb", "site_mb", "bytes_up", "bytes_down"):
-            quotient = before[name] / numbers[name] if numbers[name] else float("nan")
-            print(f"  {name:<16}{before[name]:>10g} {numbers[name]:>10g}   {quotient:.1f}")
+            quotient = f"{before[name] / numbers[name]:.1f}" if numbers[name] > 0.01 else "no step of its own any more"
+            print(f"  {name:<16}{before[name]:>10g} {numbers[name]:>10.3g}   {quotient}")
     print(json.dumps(numbers))
 
 

@@ -96,7 +96,7 @@ def measure(count: int, rounds: int, table: Table) -> None:
         until(lambda: done(metrics) >= rounds - 1 or server.poll() is not None, 1800)
         took, after = time.monotonic() - began, busy(server.pid, sites)
         pages = {name: share(ids) for name, ids in processes(server.pid, sites).items()}
-        server.wait(60)
+        server.wait(1800)
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
         seconds = [sum(line["cost"]["seconds"].values()) for line in lines if line["kind"] == "round"][1:]
         failed = sum(len(line["failures"]) for line in lines if line["kind"] == "round")

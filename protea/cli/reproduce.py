@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -79,6 +80,9 @@ def reproduce(
     if data is not None:
         raise ConfigError("--data belongs to --leaderboard.  Leave it out, or add --leaderboard.")
     preset, cells = papers.find(name)
+    if preset.sample:
+        show_computed(Console(), preset, cells)
+        return
     place = out or Path("runs") / preset.name.replace("/", "-")
     wanted = [each.strip() for each in methods.split(",") if each.strip()]
     asked = plan(preset, cells, wanted, Scale(rounds, fraction, seeds, tuple(changes or ())), place, beside or [])
@@ -100,6 +104,24 @@ def reproduce(
         finish(console, TableResults(asked, failed), place)
     if failed:
         raise SystemExit(1)
+
+
+def show_computed(console: Console, preset: papers.Preset, cells: list[str]) -> None:
+    """Print a table whose numbers follow from architectures: nothing is run, and nothing written."""
+    from protea.studies.computation import COMPUTED, pairs
+
+    say(console, f"{preset.name}: {preset.shows}")
+    say(console, preset.paper)
+    for measure in preset.numbers:
+        say(console, f"\n{COMPUTED[measure]}.")
+        table = Table(box=SIMPLE, padding=0)
+        for column in ("cell", "row", "paper", "ours"):
+            table.add_column(column, justify="right" if column in ("paper", "ours") else "left", no_wrap=True)
+        for cell, row, paper, ours in pairs(preset, cells, measure):
+            table.add_row(cell, row, paper.text, f"{ours:.3f}")
+        console.print(table)
+    for choice in (*preset.choices, *preset.notes):
+        say(console, f"- {choice}")
 
 
 def announce(console: Console, asked: Plan) -> None:
@@ -168,6 +190,9 @@ def finish(console: Console, results: TableResults, place: Path) -> None:
         warn(console, f"{path.name} failed: {why}")
     write(place / "table.md", results)
     say(console, f"How it was made, all protocols, our choices: {place / 'table.md'}")
+    if results.plan.preset.draw:
+        paper = results.plan.preset.name.partition("/")[0]
+        say(console, f"Draw its figures: protea report {shlex.quote(str(place))} --paper {paper} --figures figures")
 
 
 def side_by_side(results: TableResults, measure: Measure) -> Table:

@@ -28,6 +28,7 @@ class WorkerPlan:
     metrics: tuple[Any, ...] = ()  # further metrics, for evaluation
     answer: str = "method"  # the rule that counts as the method's own
     single_answers: bool = False  # tell which test samples were answered right; in simulations only
+    train_accuracy: bool = False  # evaluate on training samples too; in simulations only
     filters: tuple[Filter, ...] = ()  # applied in order to every upload before it leaves its client
     release: Release = field(default_factory=Release)  # the client's own last word on what leaves it
     system_randomness: bool = False  # noise and secrets come from the operating system: at sites; else from the seed

@@ -107,6 +107,7 @@ class Worker:
                     plan.metrics,
                     answer=plan.answer,
                     single=plan.single_answers,
+                    train=plan.train_accuracy,
                 )
                 return plan.release.reply(Reply(job.client, job.round, pack(plan.release.evaluation(found))))
             case "answer":

@@ -79,6 +79,7 @@ class Evaluation:
     clients: Literal["all", "participants"] = "all"
     shared: Literal["never", "last"] | PositiveInt = "last"  # every n rounds, clients on the shared test set
     local_prototypes: bool = True  # as one more rule; needs a look at the training data
+    train: bool = False  # also on the samples that clients train on, by the method's own rule; in simulations
     snapshots: NonNegativeInt = 20  # of all prototypes, over the run, for its report
     features: NonNegativeInt = 1  # clients whose test samples' features each snapshot holds too
     protocol: Protocol = "validation"  # the round whose numbers are reported; final where nothing is held out

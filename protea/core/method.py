@@ -130,6 +130,10 @@ class Method(Generic[Down, Up]):
         """Return the model that the server has, to be evaluated on the shared test set; ``None`` if it has none."""
         return None
 
+    def shown(self, server: Server) -> dict[str, Tensor]:
+        """Return tensors of the server that a snapshot keeps for figures, by name; none by default."""
+        return {}
+
     def check(self, server: Server, up: Up) -> None:
         """Raise :class:`PayloadError` for an upload that must not reach ``aggregate``.
 

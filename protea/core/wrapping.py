@@ -60,6 +60,9 @@ class Wrapper(Method[Any, Any]):
     def server_model(self, server: Server) -> SplitModel | None:
         return self.inner.server_model(server)
 
+    def shown(self, server: Server) -> dict[str, Tensor]:
+        return self.inner.shown(server)
+
     def check(self, server: Server, up: Any) -> None:
         self.inner.check(server, up)
 

@@ -85,6 +85,7 @@ class Examination(Payload):
     totals: Mapping[str, Totals] = field(default_factory=dict)  # by part, of a client that tells them and no tallies
     gain: Tensor | None = None  # accuracy on test samples minus that of training alone; of a site that tells it
     mistakes: Tensor | None = None  # (classes, classes) which class was taken for which, as ``right``; of few classes
+    train: Tensor | None = None  # (2,) training samples that its own rule answers right, and all; never of a site
 
     def of(self, part: str, names: Sequence[str] = NAMES) -> dict[str, Counts | Totals]:
         """The counts of each rule by its name; nothing for a part without samples."""
@@ -132,8 +133,17 @@ class Examination(Payload):
             raise PayloadError("a gain over training alone arrived that is no difference of two accuracies.")
         if self.right is not None:
             self._check_right(self.right, single)
+        if self.train is not None:
+            self._check_train(self.train, single)
         if self.mistakes is not None:
             self._check_mistakes(self.mistakes, single)
+
+    def _check_train(self, train: Tensor, wanted: bool) -> None:
+        """Refuse answers to training samples where nobody may know them, or that are no counts."""
+        if not wanted:
+            raise PayloadError("how many training samples were answered right arrived; a site does not tell that.")
+        if train.dtype != torch.int64 or train.shape != (2,) or not 0 <= int(train[0]) <= int(train[1]):
+            raise PayloadError(f"{train.tolist()} arrived, not how many training samples were answered right, and all.")
 
     def _check_right(self, right: Tensor, wanted: bool) -> None:
         """Refuse answers to single samples where nobody may know them, or that are not those of the counts."""
@@ -171,12 +181,13 @@ def examine(
     metrics: Sequence[Metric] = (),
     answer: str = "method",
     single: bool = False,
+    train: bool = False,
 ) -> Examination:
     """Evaluate a client on its test and validation samples: by every rule, and by the metrics of the user's own.
 
     With ``local``, also by the prototypes of its own training samples; how these and the test samples lie to each
     other is told too.  The rule ``answer`` counts as the method's own.  With ``single``, also which test samples that
-    rule answers right, and which class it takes for which.
+    rule answers right, and which class it takes for which; with ``train``, how many of the training samples.
     """
     client.set_evaluation()
     seen = client.cached_features() if local or client.fits_one_batch else {}
@@ -208,7 +219,13 @@ def examine(
             mistakes = mistaken(said["method"].cpu(), data.y.cpu()) if client.classes <= FEW_CLASSES else None
         if part == "test" and prototypes is not None:
             space = around(prototypes, features, data.y)
-    return Examination(torch.tensor(present), tallies, space, numbers, right, mistakes=mistakes)
+    fitted = None
+    if train:
+        said = answers(client, client.train, ways, seen.get("train"))
+        said["blend"] = blend.scores(said)
+        own = said[answering(answer, said, client, down)]
+        fitted = torch.tensor([int(answered_right(own.cpu(), client.train.y.cpu())[0].sum()), len(client.train)])
+    return Examination(torch.tensor(present), tallies, space, numbers, right, mistakes=mistakes, train=fitted)
 
 
 def around(prototypes: Prototypes, features: Tensor, labels: Tensor) -> FeatureSpace | None:

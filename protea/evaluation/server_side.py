@@ -66,6 +66,12 @@ class Judged:
         shared = [rule for rule in self.rules if found and all(rule in counts for counts in found)]
         return {rule: score_of([counts[rule] for counts in found]) for rule in shared}
 
+    def train(self) -> float | None:
+        """The accuracy by the method's own rule on the clients' training samples; None where nobody asked for it."""
+        found = [each.train for each in self.examined.values() if each.train is not None]
+        right, samples = (sum(int(each[place]) for each in found) for place in (0, 1))
+        return right / samples if samples else None
+
     def metrics(self, part: str) -> dict[str, MetricScore]:
         """Each of the user's own metrics over the clients that have samples of the part."""
         rows = [

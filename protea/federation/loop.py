@@ -243,6 +243,7 @@ class Federation:
             privacy=worst(self.ledger.privacy.values()),
             honest=accuracy_without(clients, bad) if bad else None,
             changed=this.changed,
+            train=judged.train(),
         )
 
     # Parts of these steps
@@ -351,11 +352,13 @@ class Federation:
     def look(self) -> Named:
         """Collect what a report draws: global and local prototypes as they are now, and the features of some clients.
 
-        The keys are ``global.NAME`` and ``CLIENT.NAME``.
+        The keys are ``global.NAME``, ``CLIENT.NAME``, and ``server.NAME`` for what the method shows of its server.
         """
         server, found = self.server, Named()
         if (known := self.prototypes()) is not None:
             found = {f"global.{name}": tensor for name, tensor in pack(known).items()}
+        with self._on_server("look"):
+            found |= {f"server.{name}": tensor.cpu() for name, tensor in self.method.shown(server).items()}
         clients = self.here if self.plan.evaluation.clients == "all" else self.chosen
         for reply in self._ask(self._jobs("look", clients), ignore):
             try:

@@ -175,6 +175,7 @@ class Record:
     honest: float | None = None  # the accuracy of the clients that [attack] does not name; None without an attack
     mistakes: list[list[int]] = field(default_factory=list)  # class, the class it was taken for, how often; simulations
     changed: list[int] = field(default_factory=list)  # clients whose upload filters changed beside the others'
+    train: float | None = None  # accuracy by the method's own rule on training samples; None unless asked for
 
     @property
     def accuracy(self) -> float | None:
@@ -200,6 +201,8 @@ class Record:
         for name in ("changed", "mistakes"):
             if not whole[name]:
                 del whole[name]
+        if self.train is None:
+            del whole["train"]
         return {"kind": "round", "accuracy": self.accuracy, **whole}
 
     def lines(self) -> list[Line]:

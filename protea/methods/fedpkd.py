@@ -113,6 +113,7 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
         labels = teacher.argmax(1)  # Eq. 8
         away = distances(outputs(server, model.features), labels, prototypes)
         kept, weights = self.select(away, labels)
+        self.note_public(server, uploads, labels, away)
 
         def loss(rows: Tensor) -> Tensor:
             z = model.features(public.batch(rows)[0])
@@ -150,6 +151,19 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
             sure = sure * sure.new_tensor([u.samples for u in uploads]).unsqueeze(1)
         mean = weighted_mean(scores, sure)
         return mean if self.teacher == "scores" else mean.clamp(min=1e-30).log()
+
+    def note_public(
+        self, server: Server, uploads: Sequence[Upload[DualKnowledge]], labels: Tensor, away: Tensor
+    ) -> None:
+        """Keep for figures 4 and 5, of each public sample: variance of the scores and largest probability, both mean
+        over clients; its pseudo label; the distance of the server's features to that label's prototype."""
+        scores = torch.stack([u.payload.logits for u in uploads])
+        sure, certain = scores.var(2, correction=0).mean(0), scores.softmax(2).amax(2).mean(0)
+        server.memory["public"] = torch.stack([sure, certain, labels.float(), away])
+
+    def shown(self, server: Server) -> dict[str, Tensor]:
+        found = server.memory.get("public")
+        return {} if found is None else {"public": found}
 
     def select(self, away: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return which public samples teach the server (a bool each), and how much their pseudo labels count."""

@@ -249,6 +249,8 @@ def check_task(task: Task, where: str) -> None:
             f'{where}: evaluation.shared must be "never" and evaluation.snapshots 0: a site shows no features or '
             f"answers of single samples."
         )
+    if evaluation.train:
+        raise ConfigError(f"{where}: evaluation.train must be false: a site does not tell how well it has fitted.")
     if evaluation.when != "after":
         raise ConfigError(f'{where}: evaluation.when must be "after".')
     try:

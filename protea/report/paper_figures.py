@@ -83,9 +83,20 @@ def numbered(number: str, figure: PaperFigure) -> PaperFigure:
 PAPERS: dict[str, Sequence[PaperFigure]] = {
     "fedtgp": (
         numbered("fig1", RADAR),
-        PaperFigure("fig4-training", "Training loss over rounds", plots.training_loss, "rounds with training"),
+        PaperFigure(
+            "fig4-training",
+            "Error on training samples over rounds",
+            plots.training_error,
+            "the accuracy on training samples: run with evaluation.train=true",
+        ),
+        PaperFigure("training-loss", "Training loss over rounds", plots.training_loss, "rounds with training"),
         numbered("fig5", TSNE),
-        numbered("fig6", FEATURES),
+        PaperFigure(
+            "fig6-features-tsne",
+            "t-SNE of the features of all clients' test samples together",
+            plots.features_together,
+            f"{SNAPSHOTS} evaluation.features=20",
+        ),
         numbered("fig7", DATA),
         numbered("table3", COMMUNICATION),
     ),
@@ -122,6 +133,18 @@ PAPERS: dict[str, Sequence[PaperFigure]] = {
     "fedprotokd": (
         numbered("fig1", RADAR),
         numbered("fig3", TSNE),
+        PaperFigure(
+            "fig4-certainty",
+            "Certainty of public samples by the variance of their scores",
+            plots.certainty_by_variance,
+            f"{SERVER}; {SNAPSHOTS}",
+        ),
+        PaperFigure(
+            "fig5-distances",
+            "Distances of public samples to the prototype of their pseudo label",
+            plots.distances_of_public,
+            f"{SERVER}; {SNAPSHOTS}",
+        ),
         PaperFigure("fig6-margins", "Margins over rounds", plots.margins_over_rounds, EVALUATED),
         numbered("fig7", FEATURES),
         PaperFigure(

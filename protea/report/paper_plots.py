@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from protea.report.content import Plain
 from protea.report.figures import band, hue, legend, look, members, percent
-from protea.report.space import Named, Points, features, prototypes, some
+from protea.report.space import MOST, Named, Points, features, project, prototypes, some
 from protea.runs.directory import RunDirectory
 from protea.runs.reader import RunReader
 
@@ -110,6 +110,9 @@ def over_rounds(words: str, of: Callable[[Any], float | None]) -> Plot:
 
 training_loss = over_rounds("training loss", lambda record: record.loss)
 alignment_steps = over_rounds("steps of the alignment", lambda record: record.values.get("alignment_steps"))
+training_error = over_rounds(
+    "error on training samples (%)", lambda record: None if record.train is None else 100 * (1 - record.train)
+)
 server_accuracy = over_rounds(
     "accuracy of the server (%)", lambda record: 100 * record.server["head"] if "head" in record.server else None
 )
@@ -249,6 +252,61 @@ def own_course(content: Plain, group: int) -> list[float]:
     ]
     shortest = min(map(len, rows), default=0)
     return [float(np.mean([row[place] for row in rows])) for place in range(shortest)]
+
+
+def public_samples(named: Named | None) -> NDArray[np.float64] | None:
+    """Read what a snapshot has of public samples: variance, certainty, pseudo label and distance, a row each."""
+    return None if named is None or "server.public" not in named else named["server.public"].astype(np.float64)
+
+
+def certainty_by_variance(figure: Figure, drawn: Drawn) -> bool:
+    """Draw for each public sample how certain clients are of it against the variance of their scores."""
+    found = [(label, public_samples(snapshot(runs[0]))) for label, _, runs in drawn.groups]
+    known = [(label, rows) for label, rows in found if rows is not None and len(rows[0]) > 1]
+    for axes, (label, rows) in zip(panels(figure, len(known)) if known else [], known, strict=True):
+        axes.scatter(rows[0], rows[1], s=2, color=hue(0), linewidths=0)
+        spread = rows[0].std() * rows[1].std()
+        same = float(((rows[0] - rows[0].mean()) * (rows[1] - rows[1].mean())).mean() / spread) if spread else 0.0
+        axes.set(xlabel="variance of the scores", ylabel="largest probability")
+        axes.set_title(f"{label}, correlation {same:.2f}", fontsize=8)
+    return bool(known)
+
+
+def distances_of_public(figure: Figure, drawn: Drawn) -> bool:
+    """Draw the distances of public samples to the prototype of their pseudo label: those nearer than the class's mean
+    in one colour, the others in another, the means as diamonds."""
+    found = [(label, public_samples(snapshot(runs[0]))) for label, _, runs in drawn.groups]
+    known = [(label, rows) for label, rows in found if rows is not None]
+    for axes, (label, (_, _, classes, away)) in zip(panels(figure, len(known)) if known else [], known, strict=True):
+        for klass in np.unique(classes):
+            own = away[classes == klass]
+            axes.scatter(np.full(len(own), klass), own, s=3, linewidths=0, c=[hue(int(d > own.mean())) for d in own])
+            axes.scatter(klass, own.mean(), s=18, marker="D", color="black", zorder=2)
+        axes.set(xlabel="pseudo label", ylabel="distance to its prototype")
+        axes.set_title(label, fontsize=8)
+    return bool(known)
+
+
+def features_together(figure: Figure, drawn: Drawn) -> bool:
+    """Draw one map by t-SNE of the test samples' features of all clients that a snapshot has, a panel each method."""
+    found = []
+    for label, _, runs in drawn.groups:
+        named = snapshot(runs[0])
+        names = [] if named is None else [name for name in named if name.endswith(".features")]
+        if named is None or not names:
+            continue
+        vectors = np.concatenate([named[name].astype(np.float32) for name in names])
+        labels = np.concatenate([named[name.replace(".features", ".labels")] for name in names])
+        rows = np.linspace(0, len(labels) - 1, min(len(labels), MOST)).astype(int)
+        maps, _ = project(vectors[rows], tsne=True)
+        if "tsne" in maps:
+            found.append((label, maps["tsne"], labels[rows]))
+    for axes, (label, points, labels) in zip(panels(figure, len(found)) if found else [], found, strict=True):
+        for klass in np.unique(labels):
+            axes.scatter(*points[labels == klass].T, s=2, color=hue(int(klass)), linewidths=0)
+        axes.set(xticks=[], yticks=[])
+        axes.set_title(label, fontsize=8)
+    return bool(found)
 
 
 def features_of_clients(figure: Figure, drawn: Drawn) -> bool:

@@ -14,10 +14,12 @@ from protea.runs.reader import RunReader
 FREE = (
     "seed", "data.seed", "device", "engine", "checkpoint",
     "limits", "evaluation.shared", "evaluation.local_prototypes", "evaluation.snapshots", "evaluation.features",
-    "evaluation.protocol", "evaluation.rules", "evaluation.metrics",
+    "evaluation.protocol", "evaluation.rules", "evaluation.metrics", "evaluation.train",
 )  # fmt: skip
 # What earlier versions did not write, with what they did: it sets no runs apart.
-UNWRITTEN: dict[str, Any] = {"evaluation.answer": "method", "training.order": "shuffled", "data.source.channels": 1}
+UNWRITTEN: dict[str, Any] = {
+    "evaluation.answer": "method", "evaluation.train": False, "training.order": "shuffled", "data.source.channels": 1,
+}  # fmt: skip
 NAMED = ("alone", "protect")  # the name of the method says these
 # Of the others, these must be the same in one table; all that remain make a row of their own.
 SAME = ("rounds", "clients", "fraction", "data", "evaluation")

@@ -325,6 +325,7 @@ def worker_plan(experiment: Experiment, factory: ClientFactory) -> WorkerPlan:
         metrics=evaluation.metrics,
         answer=evaluation.answer,
         single_answers=True,
+        train_accuracy=evaluation.train,
         filters=experiment.filters,
         unguarded=unguarded(experiment, factory.data),
         careful=experiment.failures == "skip",

@@ -16,6 +16,7 @@ def round_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
             "round": record.round,
             "accuracy": record.accuracy,
             "loss": record.loss,
+            **({} if record.train is None else {"train": record.train}),
             **{f"test_{rule}": score.weighted for rule, score in record.test.items()},
             **{f"validation_{rule}": score.weighted for rule, score in record.validation.items()},
             **{f"ensemble_{rule}": score.ensemble for rule, score in record.shared.items()},

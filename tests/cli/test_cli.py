@@ -281,7 +281,8 @@ def test_lists_name_all_there_is(what: str, command: Command, monkeypatch: pytes
     done = command("list", what)
     own = {"families": FAMILIES, "tables": papers.names()}
     names = own.get(what) or registry.table(GROUPS.get(what, what))
-    assert done.code == 0 and set(names) <= {line.split()[0] for line in done.lines if line.split()}
+    assert done.code == 0
+    assert set(names) <= {line.split()[0] for line in done.lines if line.split()}, "Type: make lists"
 
 
 def test_doctor_says_what_is_here_and_how_to_add_the_rest(command: Command, monkeypatch: pytest.MonkeyPatch):

@@ -466,3 +466,13 @@ def test_answers_on_the_shared_test_set_that_cannot_be_are_refused(rule: str, ch
     with pytest.raises(PayloadError, match="answers on the shared test set by"):
         heard(together, Reply(0, 1, {rule: chances}))
     assert together.scores() == {}
+
+
+def test_counts_of_training_samples_are_counts_and_of_simulations_only():
+    fitted = Examination(torch.zeros(0, dtype=torch.int64), {}, train=torch.tensor([3, 4]))
+    fitted.check(3, 1, single=True)
+    with pytest.raises(PayloadError, match="a site does not tell that"):
+        fitted.check(3, 1)
+    for wrong in (torch.tensor([5, 4]), torch.tensor([-1, 4]), torch.tensor([3.0, 4.0]), torch.tensor([3])):
+        with pytest.raises(PayloadError, match="not how many training samples"):
+            replace(fitted, train=wrong).check(3, 1, single=True)

@@ -16,6 +16,7 @@ from waiting import until
 
 from protea.federation.record import Record
 from protea.network.coordinator.directory import CoordinatorDirectory
+from protea.network.coordinator.ledger import read_entries
 from protea.network.site.directory import Site
 from protea.runs.directory import RunDirectory
 
@@ -27,7 +28,7 @@ pytestmark = [
 
 
 def federation(tmp_path: Path, **settings: Any) -> tuple[CoordinatorDirectory, list[Site]]:
-    base = make_base(tmp_path / "base", rounds=3, patience=100.0, **settings)
+    base = make_base(tmp_path / "base", **{"rounds": 3, "patience": 100.0, **settings})
     return base, [make_site(tmp_path / name, base.path / "bundles" / f"{name}.protea", name) for name in NAMES]
 
 
@@ -130,3 +131,24 @@ def test_a_site_joins_later_and_another_is_removed(tmp_path: Path) -> None:
     last = records(base)[-1]
     assert 1 not in last.participants and 3 in last.participants and not last.failures
     assert newcomer.id == 3 and (newcomer.path / "state" / "client-003" / "000003").exists()
+
+
+def test_a_site_that_is_stopped_costs_one_round_and_comes_back_when_it_goes_on(tmp_path: Path) -> None:
+    base, sites = federation(tmp_path, quorum=2, rounds=100)
+    with parties(tmp_path, cold=True) as all_of:
+        server, _ = start(all_of, base, sites)
+        until(lambda: "Round 2 of" in server.said(), 200)
+        stuck = process("protea.network.site.process import serve", sites[0].path)
+        os.kill(stuck, signal.SIGSTOP)
+        try:
+            until(lambda: "north is late" in server.said(), 150)  # the deadline is 200 s
+            seen = len(records(base))
+            until(lambda: len(records(base)) > seen + 3, 150)
+        finally:
+            os.kill(stuck, signal.SIGCONT)
+        until(lambda: server.said().count("north has come") == 2, 150)
+        until(lambda: 0 in records(base)[-1].participants and not records(base)[-1].failures, 150)
+    found = records(base)
+    assert len([record for record in found if 0 in record.failures]) <= 2  # one message: evaluate, and train
+    assert all(record.participants == [1, 2] for record in found[seen + 1 : seen + 3])
+    assert {entry.site for entry in read_entries(base.path / "run" / "ledger.jsonl")} == set(NAMES)

@@ -23,6 +23,7 @@ from protea.report import paper_plots as plots
 from protea.report.content import content
 from protea.report.paper_figures import PAPERS, traffic
 from protea.runs.reader import RunReader
+from protea.studies import papers
 
 extra("plots")
 
@@ -55,7 +56,7 @@ def test_all_figures_of_a_paper_are_drawn_where_runs_have_what_they_need(
     assert said.code == 0
     missing = [line.split()[2] for line in said.lines if line.startswith("Not drawn")]
     maps = ["fedprotokd-fig3-prototypes-tsne", "fedprotokd-fig7-features-tsne"]  # what lies in a plane needs no map
-    assert missing == ([] if paper == "protonorm" else maps)
+    assert missing == ([] if paper == "protonorm" else maps)  # also those of single public samples are drawn
     files = {path.stem for path in (tmp_path / "out").glob("*.png")}
     assert files == {f"{paper}-{each.name}" for each in PAPERS[paper]} - set(missing)
     assert all(path.stat().st_size > 3000 for path in (tmp_path / "out").glob("*.png"))
@@ -102,3 +103,38 @@ def test_snapshots_hold_the_features_of_so_many_clients(folder: Path):
 def test_mistakes_are_named(words: list[str], expected: str, folder: Path, typed: Command):
     said = typed("report", folder / "plane" / "fedproto", *words)
     assert said.code != 0 and expected in said.err.replace("\n", " ")
+
+
+def test_public_samples_are_kept_as_the_server_saw_them(folder: Path):
+    """Certainty is a probability, labels are classes, distances are not negative; a snapshot has a column for each."""
+    rows = plots.public_samples(plots.snapshot(RunReader.read(folder / "server" / "thirty")))
+    assert rows is not None and rows.shape == (4, 30)
+    variance, certainty, labels, away = rows
+    assert (variance >= 0).all() and (away >= 0).all() and ((certainty > 1 / 6 - 1e-3) & (certainty <= 1)).all()
+    assert set(labels) <= set(range(6)) and plots.public_samples(None) is None
+    assert plots.public_samples(plots.snapshot(RunReader.read(folder / "plane" / "fedproto"))) is None
+
+
+def test_training_error_is_drawn_where_it_was_asked_for(folder: Path, tmp_path: Path, typed: Command):
+    evaluation = replace(PLANE.evaluation, train=True, snapshots=1)
+    models, method = Models(family="tiny_mlp", dim=4), FedProto()
+    result = protea.run(replace(PLANE, method=method, models=models, evaluation=evaluation), tmp_path / "run")
+    last = RunReader.read(tmp_path / "run").rounds[-1]
+    assert last.train is not None and last.train == result.records[-1].train and 0 < last.train <= 1
+    said = typed("report", tmp_path / "run", "--paper", "fedtgp", "--figures", tmp_path / "out", "--format", "png")
+    drawn = {path.stem for path in (tmp_path / "out").glob("*.png")}
+    assert {"fedtgp-fig4-training", "fedtgp-fig6-features-tsne", "fedtgp-training-loss"} <= drawn, said.out
+    other = typed("report", folder / "plane" / "fedproto", "--paper", "fedtgp", "--figures", tmp_path / "none")
+    assert any("fig4-training" in line and "evaluation.train=true" in line for line in other.lines)
+
+
+def test_every_paper_has_runs_for_its_figures():
+    """A preset for the figures gives their runs what they need; the numbers beside are dashes."""
+    drawn = [papers.preset_of(*name.split("/")) for name in papers.names()]
+    found = {each.name.partition("/")[0] for each in drawn if each.draw}
+    assert found == {"fedtgp", "protonorm", "fedsa", "fedprotokd"} < set(PAPERS)
+    for preset in (each for each in drawn if each.draw and each.name.endswith("figures")):
+        experiment = preset.experiment(preset.cells[0], preset.rows[0])
+        assert experiment.evaluation.snapshots >= 5 and experiment.evaluation.local_prototypes
+    train = papers.preset_of("fedtgp", "figures")
+    assert all(train.experiment(cell, row).evaluation.train for cell in train.cells for row in train.rows)

@@ -195,7 +195,7 @@ def test_a_part_of_a_table_is_named_by_words_of_its_cells():
     assert papers.find("fedtgp/table10/fashion-mnist")[1] == list(papers.find("fedtgp/table10")[0].cells)
     for wrong, message in (
         ("fedtpg/table1", "There is no paper 'fedtpg'.  Did you mean fedtgp?"),
-        ("fedtgp/table12", "fedtgp has no table 'table12' here."),
+        ("fedtgp/table9", "fedtgp has no table 'table9' here."),
         ("fedtgp/table1/mnist", "fedtgp/table1 has no cell 'mnist'."),
         ("none.toml/table1", "none.toml cannot be read as a file of tables"),
     ):

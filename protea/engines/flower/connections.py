@@ -12,7 +12,7 @@ KEEP = 60.0  # seconds that a connection without a request is kept; Flower's own
 MOST = 8  # connections of one client; who needs one more waits for it
 CONNECT, READ = 10.0, 30.0  # seconds
 
-Client = TypeVar("Client", bound=ProtobufClient)
+Calling = TypeVar("Calling", bound=ProtobufClient)
 
 
 def allow_files(most: int = 2**16) -> None:
@@ -29,7 +29,7 @@ def allow_files(most: int = 2**16) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def keeping(client: Client) -> Client:
+def keeping(client: Calling) -> Calling:
     """Let a client of Flower's keep few connections for long: a new one costs both sides more than most requests do."""
     pool = client._client._transport._pool  # type: ignore[attr-defined]
     pool._keepalive_expiry, pool._max_connections, pool._max_keepalive_connections = KEEP, MOST, MOST

@@ -134,7 +134,7 @@ def trial(path: Path | Site) -> Trial:
         privacy=privacy,
         cost=None if privacy is None or not privacy.formal else cost_of_all(site, client, privacy),
         fixed=begins_alike(site),
-        summed=secure and secure.least,
+        summed=None if secure is None else secure.least,
     )
 
 

@@ -68,4 +68,5 @@ def refuse_without_onnx() -> None:
 
 def _distances(x: Tensor, y: Tensor, p: float, compute_mode: int | None) -> Tensor:
     """Return distances as torch.cdist does, by operations that ONNX has."""
-    return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, dim=-1)
+    found: Tensor = torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, dim=-1)
+    return found

@@ -23,7 +23,7 @@ from protea.config.registry import table as plugged
 from protea.config.toml import Table, override, settings_from_table
 from protea.core.errors import ConfigError, nearest
 
-Measure = Literal["test", "ensemble", "server", "numbers", "honest"]
+Measure = Literal["test", "ensemble", "server", "numbers", "honest", "forward", "computation"]
 
 NOT_THERE = "-"  # no such number in the paper: the method does not apply, or was not run
 DIVERGED = "diverged"  # printed so in the paper
@@ -60,6 +60,9 @@ class TableFile:
     choices: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     own: bool = False
+    draw: bool = False  # runs for the figures of the paper
+    sample: list[PositiveInt] = field(default_factory=list)  # shape of one, for tables that are computed, not run
+    classes: PositiveInt | None = None  # for these
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,9 @@ class Preset:
     notes: Sequence[str]  # what does not agree within the paper
     needs: Mapping[str, str]
     own: bool = False  # a table of ours, for which no paper has numbers
+    draw: bool = False  # its runs are there to be drawn: protea report --paper
+    sample: tuple[int, ...] = ()  # shape of one, where the numbers follow from architectures and nothing is run
+    classes: int = 0
 
     def table(self, cell: str, row: str) -> Table:
         """Return the settings of the experiment behind a cell and row."""
@@ -198,10 +204,13 @@ def preset_of(paper: str, table: str) -> Preset:
         base=merged(whole.base, part.base),
         changes=[(frozenset(words.split(" + ")), changes) for words, changes in pairs],
         seeds=part.seeds or whole.seeds,
-        choices=[*whole.choices, *part.choices],
+        choices=[*([] if part.sample else whole.choices), *part.choices],
         notes=[*whole.notes, *part.notes],
         needs=whole.needs,
         own=part.own,
+        draw=part.draw,
+        sample=tuple(part.sample),
+        classes=part.classes or 0,
     )
 
 
