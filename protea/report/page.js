@@ -77,7 +77,7 @@ function steps() {
 function choose(key, value) {
   if (key === "round") state.round = Number(value) === steps().length - 1 ? Infinity : steps()[value];
   else state[key] = key === "run" ? Number(value) : value;
-  if (key === "run") Object.assign(state, { client: "all", cls: "all", picked: true });
+  if (key === "run") Object.assign(state, { client: "all", cls: "all" });
   if (key === "run" && live.ask && !shown().details) return live.ask();
   if (key === "view") Object.assign(state, { client: "all", viewed: true });
   again(key);

@@ -7,6 +7,7 @@ const known = new Map(); // row of each run by its mark
 const lines = new Map(); // the element of each row
 const query = new URLSearchParams(location.search);
 let order = [], places = [], chosen = new Set(), asked = false, asking = false, again_ = false;
+let wish = null; // mark of the run that the reader chose to see in detail
 
 function address(path, more = []) {
   const token = query.get("token"), all = new URLSearchParams([...(token ? [["token", token]] : []), ...more]);
@@ -124,11 +125,12 @@ async function ask() {
   }
   asking = true;
   if (!content && chosen.size) document.querySelector("#main .missing").textContent = "Reading the runs ...";
-  const shownMark = content && content.marks && state.picked ? content.marks[state.run] : null;
+  const shownMark = wish;
   try {
     const answer = await fetch(address("/content", [...[...chosen].map((mark) => ["run", mark]), ...(shownMark ? [["shown", shownMark]] : [])]));
     if (!answer.ok) throw new Error(await answer.text());
-    drawAll(await answer.json());
+    const told = await answer.json();
+    if (!again_ || shownMark === wish) drawAll(told); // else the reader has chosen another run meanwhile
   } catch (error) {
     connection("lost", `No answer: ${error.message}`);
   }
@@ -139,7 +141,10 @@ async function ask() {
   }
 }
 
-live.ask = ask;
+live.ask = () => {
+  wish = content.marks[state.run];
+  return ask();
+};
 live.title = "Protea live";
 
 function drawAll(told) {

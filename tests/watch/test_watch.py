@@ -387,6 +387,16 @@ def test_the_page_appears_follows_rounds_and_asks_nobody_else(browser: Any, trai
         until(browser, "document.querySelector('#clients-of-run option[value=\"1\"]')")
         choose(browser, "clients-of-run", "1")
         until(browser, "document.querySelector('#clients-of-run').value === '1'")
+
+        # What is chosen while an answer is on its way is not lost to that answer.
+        until(browser, "!asking")
+        slow = "const ask = window.fetch; window.slow = 0; window.fetch = async (...all) => { window.slow++; "
+        wait = "const told = await ask(...all); await new Promise((go) => setTimeout(go, 300)); "
+        both = "window.slow--; return told; }; live.ask(); const menu = document.getElementById('clients-of-run'); "
+        chosen = "menu.value = '0'; menu.dispatchEvent(new Event('change', { bubbles: true }));"
+        browser.execute_script(slow + wait + both + chosen)
+        shown = "window.slow === 0 && content.shown === 0 && document.querySelector('#clients-of-run').value === '0'"
+        until(browser, shown)
         browser.execute_script("document.getElementById('choose-none').click()")
         until(browser, "document.querySelector('main .missing')")
         browser.execute_script(f"document.getElementById('run-{mark_of(run)}').click()")
