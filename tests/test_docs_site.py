@@ -152,9 +152,9 @@ def test_the_tutorial_runs_from_top_to_bottom(tmp_path: Path):
             (tmp_path / block.split()[1]).write_text(block, encoding="utf-8")
         elif kind == "sh":
             for line in block.splitlines():
-                where = os.pathsep.join([".", str(ROOT)])
+                where = str(ROOT)
                 inline = " engine.name=inline" if re.search(r"protea (run|sweep|show) ", line) else ""
-                words = shell + line.removeprefix("PYTHONPATH=. ") + inline
+                words = shell + line + inline
                 environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": where}
                 done = subprocess.run(
                     ["bash", "-c", words], cwd=tmp_path, env=environment, capture_output=True, text=True

@@ -17,7 +17,7 @@ from protea.cli.site_files import CODE, SETTINGS, new_policy
 from protea.config.units import format_bytes
 from protea.config.words import RULES
 from protea.core.errors import ConfigError
-from protea.core.files import hold_lock, unused_path, write_bytes, write_text
+from protea.core.files import hold_lock, make_folder, unused_path, write_bytes, write_text
 from protea.core.shell import quoted
 
 app = typer.Typer(help="Take part in a federation over a network.", no_args_is_help=True, add_completion=False)
@@ -49,7 +49,7 @@ def init(
     for name in files:
         if (directory / name).exists():
             raise ConfigError(f"{directory / name} exists already; it is left as it is.")
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     for name, text in files.items():
         write_text(directory / name, text)
     if bundle is not None:
@@ -219,7 +219,7 @@ def predict(
 
 def open_bundle(directory: Path, bundle: Path) -> None:
     """Unpack a bundle into the site's directory; refuse one of another site or federation than the one there."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     taken = f"{directory} takes part in a federation just now.  Stop that first, or leave out {bundle}."
     with hold_lock(directory / ".lock", taken):
         put_in(directory, bundle)

@@ -53,6 +53,14 @@ def hold_lock(path: Path, taken: str) -> Iterator[None]:
         lock.release()
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, with those above it, if it is not there; raise :class:`ConfigError` where that is impossible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be made: {error.strerror}.  Choose another directory.") from error
+
+
 def user_cache() -> Path:
     """Return the user's cache folder for Protea: ``~/.cache/protea`` on Linux."""
     return Path(user_cache_dir("protea"))

@@ -123,7 +123,7 @@ def contrast_bound(points: Tensor, labels: Tensor, margin: float) -> float:
     inside = (labels[:, None] == classes).to(points.dtype) / weights  # (points, classes), columns sum to 1
     apart = inside.T @ torch.cdist(points, points) @ inside
     gap = (apart.sum() - apart.diag().sum()).item() / (len(classes) * (len(classes) - 1))
-    shares = (weights / weights.sum()).double()
+    shares = (weights / weights.sum()).cpu().double()  # which not every device has
     low, high = 0.0, shares.min().item()  # of the multiplier: s = multiplier / share is below 1
     for _ in range(100):
         middle = (low + high) / 2

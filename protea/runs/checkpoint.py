@@ -112,7 +112,10 @@ def load(path: Path, loop: Federation) -> None:
 
 def metrics_size(path: Path) -> int:
     """Return how many bytes of the run's ``metrics.jsonl`` had been written when the checkpoint was made."""
-    return int(read(path)["run"][METRICS]["bytes"])
+    known = read(path)["run"].get(METRICS)
+    if known is None:
+        raise CheckpointError(f"{path / 'state.json'} does not say how long {METRICS} was.")
+    return int(known["bytes"])
 
 
 def verify(path: Path) -> None:
@@ -151,8 +154,6 @@ def read(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} is not as it was written: {where}: {first['msg']}.") from error
     if f"{state['round']:06d}" != path.name:
         raise CheckpointError(f"{file} is of round {state['round']}, as its folder is not.")
-    if METRICS not in state["run"]:
-        raise CheckpointError(f"{file} does not say how long {METRICS} was.")
     return checked
 
 

@@ -37,7 +37,7 @@ def warnings(records: Sequence[Record], majority: float | None, names: Sequence[
 
 
 def undecided(records: Sequence[Record], protocol: Protocol) -> dict[str, str]:
-    """Warn if held-out samples are too few to choose a round, though it matters which one is chosen.
+    """Warn if held-out samples are too few to choose a round, and not the last one was chosen, though it matters.
 
     Rounds whose validation accuracy is less than a standard error below the best cannot be told from it.
     """
@@ -48,7 +48,8 @@ def undecided(records: Sequence[Record], protocol: Protocol) -> dict[str, str]:
     best = next(record for record in records if record.round == round)
     samples = sum(each.parts["validation"].samples for each in best.clients if "validation" in each.parts)
     highest, own = accuracy_on_validation(best), accuracy_on_test(best)
-    if not samples or highest is None or own is None:
+    latest = next(record for record in reversed(records) if record.test)
+    if not samples or highest is None or own is None or latest is best:
         return {}
     share = (highest * samples + 2) / (samples + 4)  # Agresti and Coull: one that is all right is not certain
     error = math.sqrt(share * (1 - share) / (samples + 4))
@@ -60,7 +61,7 @@ def undecided(records: Sequence[Record], protocol: Protocol) -> dict[str, str]:
     found = [accuracy for record in alike if (accuracy := accuracy_on_test(record)) is not None]
     if max(found) - min(found) < MATTERS:
         return {}
-    last = next(accuracy for record in reversed(records) if (accuracy := accuracy_on_test(record)) is not None)
+    last = accuracy_on_test(latest)
     return {
         "undecided": f"{samples} validation samples cannot choose a round: {len(alike)} rounds are within one standard "
         f"error ({100 * error:.1f} points) of round {round}, which is reported with {own:.1%}.  On test samples these "

@@ -281,7 +281,8 @@ def test_lists_name_all_there_is(what: str, command: Command, monkeypatch: pytes
     done = command("list", what)
     own = {"families": FAMILIES, "tables": papers.names()}
     names = own.get(what) or registry.table(GROUPS.get(what, what))
-    assert done.code == 0 and set(names) <= {line.split()[0] for line in done.lines if line.split()}
+    assert done.code == 0
+    assert set(names) <= {line.split()[0] for line in done.lines if line.split()}, "Type: make lists"
 
 
 def test_doctor_says_what_is_here_and_how_to_add_the_rest(command: Command, monkeypatch: pytest.MonkeyPatch):
@@ -404,3 +405,20 @@ def test_numbers_are_written_for_people():
     assert [display.format_bytes(count) for count in (0, 999, 1000, 2_540_000, 3e12)] == [
         "0 B", "999 B", "1.0 kB", "2.5 MB", "3000.0 GB",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["site", "init", "exp.toml/site"],
+        ["federation", "init", "exp.toml/fed", "--classes", "a,b"],
+        ["run", "exp.toml", "--out", "exp.toml/run"],
+        ["examples", "exp.toml/examples"],
+    ],
+    ids=" ".join,
+)
+def test_a_place_where_nothing_can_be_made_is_a_message(words: list[str], command: Command):
+    if words[0] == "federation":
+        pytest.importorskip("flwr", reason="lacking: extra flower")
+    done = command(*words)
+    assert done.code == 2 and re.search(r"ConfigError: exp\.toml/\w+.* cannot be", done.err), done.err

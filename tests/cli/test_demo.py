@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typed import Command
 from waiting import until
+from wanted import extra
 from warm import command
 
 import protea
@@ -67,3 +71,39 @@ def test_sigterm_ends_a_run_like_an_interrupt_and_says_how_to_go_on(tmp_path: Pa
 def test_the_version_is_that_of_the_changelog() -> None:
     changes = (EXAMPLES.parent / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"\n## {protea.__version__}" in changes
+
+
+@pytest.mark.nightly
+def test_an_installed_wheel_plays_the_demo_lists_methods_and_copies_examples(tmp_path: Path) -> None:
+    """As a user has it who installs Protea and is in some folder; what it needs is taken from this environment."""
+    extra("package")
+    clone, place, home = tmp_path / "clone", tmp_path / "installed", tmp_path / "home"
+    clone.mkdir()
+    for name in ("protea", "examples", "README.md", "LICENSE", "pyproject.toml", ".gitignore"):
+        source = EXAMPLES.parent / name
+        copy = shutil.copytree if source.is_dir() else shutil.copy
+        copy(source, clone / name)
+    python = [sys.executable, "-m"]
+    subprocess.run(
+        [*python, "build", "--no-isolation", "--wheel", "-o", tmp_path, clone], check=True, capture_output=True
+    )
+    (wheel,) = tmp_path.glob("protea-*.whl")
+    install = [*python, "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", place, wheel]
+    subprocess.run(install, check=True, capture_output=True)
+    home.mkdir()
+
+    def said(*words: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(place)}
+        done = subprocess.run([*python, *words], cwd=home, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    subprocess.run([sys.executable, "-c", f"import protea; assert protea.__file__.startswith({str(place)!r})"],
+                   cwd=home, env={**os.environ, "PYTHONPATH": str(place)}, check=True)  # fmt: skip
+    assert "fedproto" in said("protea", "list", "methods")
+    said("protea", "demo", "rounds=2", "data.samples=300", "engine.workers=2")
+    page = (home / "runs" / "demo" / "report.html").read_text(encoding="utf-8")
+    assert len(page) > 100_000 and "Plot" in page
+    said("protea", "examples", "mine")
+    assert (home / "mine" / "hospital" / "README.md").is_file()
+    assert len(list((home / "mine" / "notebooks").glob("*.ipynb"))) == 5

@@ -17,6 +17,7 @@ PACKAGES = {  # that an extra brings, by which we see that it is installed
     "flwr-datasets": ("flwr_datasets",),
     "mlflow": ("mlflow",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "package": ("build", "hatchling"),
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),
     "plots": ("matplotlib",),

@@ -353,7 +353,7 @@ def test_what_fails_outside_a_training_says_no_more(
 
     with monkeypatch.context() as patch:
         patch.setattr(durable, "write_bytes", full)
-        with pytest.raises(ClientError, match=r"^site north: OSError; its own log says more.$"):
+        with pytest.raises(ClientError, match=r"^site north: its disk is full.$"):
             ask(service, base, "train", 2)
 
     (path,) = site.path.glob("state/client-001/000001/*.safetensors")

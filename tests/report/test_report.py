@@ -468,6 +468,7 @@ def test_the_report_knows_run_directories_and_no_torch() -> None:
                         "protea.runs",
                         "protea.core.errors",
                         "protea.core.files",
+                        "protea.core.shell",
                         "protea.config.words",
                         "protea.federation.record",
                         "protea.federation.privacy",

@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from protea.core.errors import ConfigError, nearest
-from protea.core.files import write_bytes, write_json, write_text
+from protea.core.files import make_folder, write_bytes, write_json, write_text
 from protea.engines.flower.link import Tls
 from protea.network import task as tasks
 from protea.network.task import Task
@@ -72,7 +72,7 @@ class CoordinatorDirectory:
         if not 0 < port < 65536:
             raise ConfigError(f"{port} is no port: 1 to 65535 are.")
         directory = cls(path)
-        (path / "keys").mkdir(parents=True)
+        make_folder(path / "keys")
         for folder in (path, path / "keys"):
             folder.chmod(0o700)  # what sites send is in here too
         if tls:
