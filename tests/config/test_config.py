@@ -32,8 +32,11 @@ from protea.core.training import Training
 from protea.data import Arrays, Augment, Split
 from protea.data.partition.file import PartitionFile
 from protea.data.sources.csv_table import Csv
+from protea.data.sources.flower_datasets import FlowerDatasets
 from protea.data.sources.folder import Folder
+from protea.data.sources.hugging_face import HuggingFace
 from protea.data.sources.npz import Npz
+from protea.data.sources.pfllib import PFLlib
 from protea.engines.inline import Inline
 from protea.engines.processes.engine import Processes
 from protea.federation.played import method_of
@@ -83,6 +86,9 @@ SOURCES = {
     "csv": Csv("a b.csv.gz", "label", key="site", features=("x", "y"), standardise=True, delimiter=";"),
     "folder": Folder("images", size=32, mode="L"),
     "npz": Npz("d:\\data.npz", tokens=True),
+    "pfllib": PFLlib("dataset/Cifar10"),
+    "datasets": HuggingFace("folder of a set", inputs=("image",), label="kind", size=32, mode="L"),
+    "flwr-datasets": FlowerDatasets("folder", partitioner="DirichletPartitioner", options={"alpha": 0.1}),
 }
 PARTITIONS = {"file": PartitionFile("partition.json")}
 

@@ -271,7 +271,8 @@ def test_a_partition_file_for_other_clients_or_not_there_is_refused(tmp_path: Pa
 @pytest.mark.parametrize("kind", [kind for kind in BUILT_IN["partitions"] if kind != "file"])
 def test_every_partition_can_be_named_and_made_from_its_defaults(kind: str) -> None:
     partition = TypeAdapter(find("partitions", kind)).validate_python({})
-    assert len(federate(toy(keys=True), 5, partition, seed=0).shares) == 5
+    clients = 10 if kind == "source" else 5  # the toy's keys name ten
+    assert len(federate(toy(keys=True), clients, partition, seed=0).shares) == clients
 
 
 def test_settings_out_of_range_are_refused_at_the_edge() -> None:
