@@ -51,11 +51,11 @@ def data():
 """
 
 
-def make(work: Path, count: int, rounds: int) -> tuple[Path, list[Path]]:
-    """Make a coordinator's directory and those of its sites."""
+def make(work: Path, count: int, rounds: int, quorum: int | None = None) -> tuple[Path, list[Path]]:
+    """Make a coordinator's directory and those of its sites; without a quorum a round waits for all."""
     directory, port = work / "federation", free_port()
     names = [f"site{k:03d}" for k in range(count)]
-    sizes = ["--dim", 8, "--rounds", rounds, "--quorum", count, "--tls", "localhost", "--port", port]
+    sizes = ["--dim", 8, "--rounds", rounds, "--quorum", quorum or count, "--tls", "localhost", "--port", port]
     extra = ["--set", "training.epochs=1", "--set", "patience=600"]
     run(*PROTEA, "federation", "init", directory, "--classes", "no,yes", "--sites", ",".join(names), *sizes, *extra)
     sites = [work / name for name in names]
