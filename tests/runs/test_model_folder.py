@@ -104,7 +104,7 @@ def test_an_onnx_file_answers_as_the_run_does(rule: str):
 def test_an_onnx_file_that_cannot_be_made_is_an_error_before_anything_is_written(monkeypatch: pytest.MonkeyPatch):
     trained = trained_by(Local())
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(ConfigError, match=r"--onnx needs the package onnxscript.  Install it: .*\[onnx\]"):
+    with pytest.raises(ConfigError, match=r"--onnx needs the package onnx(script)?\.  Install it: .*\[onnx\]"):
         contents_of(trained, origin(), onnx=True)
     monkeypatch.undo()
     extra("onnx")
