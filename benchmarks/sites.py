@@ -18,10 +18,12 @@ import multiprocessing as mp
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
@@ -80,17 +82,32 @@ def be_site(folder: Path) -> None:
     node.attend(service.handle, service.site.ended.exists)
 
 
-def measure(count: int, rounds: int, table: Table) -> None:
-    """Play a federation of so many sites, and add a row to the table."""
+@contextmanager
+def playing(
+    count: int, rounds: int, quorum: int | None = None
+) -> Iterator[tuple[subprocess.Popen[bytes], list[BaseProcess], Path]]:
+    """Begin a federation of so many sites, and end it: the coordinator, the sites, and the file of records."""
     work, parties, sites = Path(tempfile.mkdtemp()), [], list[BaseProcess]()
     forked = mp.get_context("fork")
     try:
-        directory, folders = make(work, count, rounds)
+        directory, folders = make(work, count, rounds, quorum)
         server = start(work, parties, "server", "federation", "serve", directory, "--listen", "127.0.0.1")
         sites += [forked.Process(target=be_site, args=(folder,), daemon=True) for folder in folders]
         for site in sites:
             site.start()
-        metrics = directory / "run" / "metrics.jsonl"
+        yield server, sites, directory / "run" / "metrics.jsonl"
+    finally:
+        for site in sites:
+            site.kill()
+        for party in parties:
+            party.terminate()
+            party.wait()
+        shutil.rmtree(work)
+
+
+def measure(count: int, rounds: int, table: Table) -> None:
+    """Play a federation of so many sites, and add a row to the table."""
+    with playing(count, rounds) as (server, sites, metrics):
         until(lambda: done(metrics) >= 1 or server.poll() is not None, 600)
         before, began = busy(server.pid, sites), time.monotonic()
         until(lambda: done(metrics) >= rounds - 1 or server.poll() is not None, 1800)
@@ -111,13 +128,6 @@ def measure(count: int, rounds: int, table: Table) -> None:
             failed,
             round_to(os.getloadavg()[0]),
         )
-    finally:
-        for site in sites:
-            site.kill()
-        for party in parties:
-            party.terminate()
-            party.wait()
-        shutil.rmtree(work)
 
 
 def processes(server: int, sites: Sequence[BaseProcess]) -> dict[str, list[int]]:

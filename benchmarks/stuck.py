@@ -9,33 +9,20 @@ round in which it is met is longer: the coordinator has to see first that it is 
 from __future__ import annotations
 
 import json
-import multiprocessing as mp
 import os
-import shutil
 import signal
 import sys
-import tempfile
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 from statistics import median
 
 import torch
-from network import done, round_to, start, until
-from sites import be_site, make
+from network import done, round_to, until
+from sites import playing
 
 
 def main(count: str = "20", rounds: str = "14") -> None:
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()  # imports what training needs, once for all
-    work, parties, sites = Path(tempfile.mkdtemp()), [], list[BaseProcess]()
-    forked = mp.get_context("fork")
     stopped = int(rounds) // 2
-    try:
-        directory, folders = make(work, int(count), int(rounds), quorum=int(count) - 1)
-        server = start(work, parties, "server", "federation", "serve", directory, "--listen", "127.0.0.1")
-        sites += [forked.Process(target=be_site, args=(folder,), daemon=True) for folder in folders]
-        for site in sites:
-            site.start()
-        metrics = directory / "run" / "metrics.jsonl"
+    with playing(int(count), int(rounds), quorum=int(count) - 1) as (server, sites, metrics):
         until(lambda: done(metrics) >= stopped or server.poll() is not None, 1800)
         assert sites[0].pid is not None
         os.kill(sites[0].pid, signal.SIGSTOP)
@@ -50,13 +37,6 @@ def main(count: str = "20", rounds: str = "14") -> None:
         print(f"rounds without the site, or in which it failed: {without}")
         found = {"usual_s": usual, "met_s": met, "then_s": median(then), "last_s": then[-1]}
         print(json.dumps({name: round_to(value) for name, value in found.items()} | {"sites": int(count)}))
-    finally:
-        for site in sites:
-            site.kill()
-        for party in parties:
-            party.terminate()
-            party.wait()
-        shutil.rmtree(work)
 
 
 if __name__ == "__main__":

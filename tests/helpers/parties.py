@@ -14,6 +14,7 @@ import numpy as np
 import places
 import warm_flower
 from digits import load_digits
+from waiting import until
 
 from protea.clients.builder import FunctionBuilder
 from protea.clients.plan import WorkerPlan
@@ -22,6 +23,7 @@ from protea.engines.flower.programs import free_port
 from protea.engines.inline import Inline
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
+from protea.federation.record import Record
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site
 from protea.network.task import Task, new_server, new_task
@@ -216,3 +218,16 @@ def plain(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     import json
 
     return [{k: v for k, v in json.loads(json.dumps(line)).items() if k != "cost"} for line in lines]
+
+
+def amid_round_two(site: Site) -> None:
+    """Wait until the site trains in its second round."""
+    (site.path / "slow").touch()
+    until(lambda: (site.path / "state" / "client-000" / "000001").exists(), 200)
+    (site.path / "training").unlink()
+    until(lambda: (site.path / "training").exists(), 200)
+
+
+def records(base: CoordinatorDirectory) -> list[Record]:
+    """Read what the coordinator has recorded."""
+    return Record.read(RunDirectory.open(base.path / "run").metrics())

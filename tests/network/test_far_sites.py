@@ -12,13 +12,7 @@ from wanted import lacking
 pytest.importorskip("flwr", reason="lacking: extra flower")
 
 import namespaces
-from parties import NAMES, alone, make_base, make_site, over_network, parties
-from waiting import until
-
-from protea.federation.record import Record
-from protea.network.coordinator.directory import CoordinatorDirectory
-from protea.network.site.directory import Site
-from protea.runs.directory import RunDirectory
+from parties import NAMES, alone, amid_round_two, make_base, make_site, over_network, parties, records
 
 pytestmark = [pytest.mark.network, pytest.mark.xdist_group("deployment")]
 DELAY, LOSS, CUT = 0.05, 0.01, 60.0  # seconds each way, share of packets, seconds of the partition
@@ -48,15 +42,3 @@ def test_sites_far_away_end_as_in_one_process(cut: float, tmp_path: Path) -> Non
     seconds = [round(sum(record.cost.seconds.values()), 1) for record in found]
     sys.stderr.write(f"rounds took {seconds} s; {net.lost} of {net.carried} packets were lost\n")
     assert net.lost > 0 and not any(record.failures for record in found)
-
-
-def amid_round_two(site: Site) -> None:
-    """Wait until the site trains in its second round."""
-    (site.path / "slow").touch()
-    until(lambda: (site.path / "state" / "client-000" / "000001").exists(), 200)
-    (site.path / "training").unlink()
-    until(lambda: (site.path / "training").exists(), 200)
-
-
-def records(base: CoordinatorDirectory) -> list[Record]:
-    return Record.read(RunDirectory.open(base.path / "run").metrics())

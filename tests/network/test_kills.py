@@ -11,14 +11,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="lacking: extra flower")
 
-from parties import NAMES, Parties, Party, alone, make_base, make_site, over_network, parties
+from parties import NAMES, Parties, Party, alone, amid_round_two, make_base, make_site, over_network, parties, records
 from waiting import until
 
-from protea.federation.record import Record
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.coordinator.ledger import read_entries
 from protea.network.site.directory import Site
-from protea.runs.directory import RunDirectory
 
 pytestmark = [
     pytest.mark.network,
@@ -44,18 +42,6 @@ def process(*words: str | Path) -> int:
             found.append(int(folder.name))
     assert len(found) == 1, found
     return found[0]
-
-
-def amid_round_two(site: Site) -> None:
-    """Wait until the site trains in its second round."""
-    (site.path / "slow").touch()
-    until(lambda: (site.path / "state" / "client-000" / "000001").exists(), 200)
-    (site.path / "training").unlink()
-    until(lambda: (site.path / "training").exists(), 200)
-
-
-def records(base: CoordinatorDirectory) -> list[Record]:
-    return Record.read(RunDirectory.open(base.path / "run").metrics())
 
 
 def start(all_of: Parties, base: CoordinatorDirectory, sites: list[Site]) -> tuple[Any, list[Any]]:
