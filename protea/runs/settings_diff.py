@@ -128,6 +128,8 @@ def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _mark(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # in Python one may give 0 where the file then says 0.0
     return json.dumps(value, sort_keys=True, default=str)
 
 
