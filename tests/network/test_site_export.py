@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from night import by_night
 from sklearn.datasets import load_breast_cancer
 from typed import Command
 from without_protea import run_without_protea
@@ -97,7 +98,7 @@ def accuracy_in(path: Path) -> float:
     return sum(row["predicted"] == row["true"] for row in rows) / len(rows)
 
 
-@pytest.mark.parametrize(("data", "raw"), [(TABLE, "raw.csv"), (ARRAYS, "raw.npz")], ids=["table", "arrays"])
+@pytest.mark.parametrize(("data", "raw"), [(TABLE, "raw.csv"), *by_night((ARRAYS, "raw.npz"))], ids=["table", "arrays"])
 def test_raw_rows_give_the_accuracy_that_was_reported(tmp_path: Path, typed: Command, data: str, raw: str):
     """By the method's own rule and by the classifier, at the site, in the exported folder, and without Protea."""
     site, reported = trained(tmp_path, data)
