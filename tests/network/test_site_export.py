@@ -106,7 +106,7 @@ def accuracy_in(path: Path) -> float:
     return sum(row["predicted"] == row["true"] for row in rows) / len(rows)
 
 
-@pytest.mark.parametrize(("data", "raw"), [(TABLE, "raw.csv"), (ARRAYS, "raw.npz")], ids=["table", "arrays"])
+@pytest.mark.parametrize(("data", "raw"), [(TABLE, "raw.csv"), *by_night((ARRAYS, "raw.npz"))], ids=["table", "arrays"])
 def test_raw_rows_give_the_accuracy_that_was_reported(tmp_path: Path, typed: Command, data: str, raw: str):
     """By the method's own rule and by the classifier, at the site, in the exported folder, and without Protea."""
     site, reported = trained(tmp_path, data)
