@@ -15,7 +15,7 @@ PACKAGES = {
     "sklearn": "scikit-learn",
     "grpc": "flwr",
 }  # modules that come in a package of another name
-INDIRECT = {"tokenizers", "tensorboard"}  # needed by transformers, and by torch
+INDIRECT = {"tensorboard"}  # needed by torch
 
 
 def normal(name: str) -> str:

@@ -109,7 +109,7 @@ class BiLSTM(TextBody):
         start = words.new_zeros(1, words.shape[0], self.lstm.hidden_size)
         said = []
         for weights, x in zip(self.lstm.all_weights, (words, words.gather(1, turned.expand_as(words))), strict=True):
-            said.append(torch.lstm(x, (start, start), weights, True, 1, 0.0, False, False, True)[0])
+            said.append(torch.lstm(x, (start, start), list[Tensor](weights), True, 1, 0.0, False, False, True)[0])
         return torch.cat([said[0], said[1].gather(1, turned.expand_as(said[1]))], 2)
 
 

@@ -29,7 +29,7 @@ ODD = (  # texts on which a tokenizer that was written down must do as the origi
 
 
 @dataclass(frozen=True)
-class Encoder:
+class CarriedEncoder:
     """Whose tokenizer and layers a folder carries."""
 
     checksum: str  # of vocabulary, settings and weights as they were before training
@@ -53,13 +53,13 @@ class Reading:
 
     length: int
     size: int  # how many different numbers there are
-    encoder: Encoder | None = None  # None where words are hashed
+    encoder: CarriedEncoder | None = None  # None where words are hashed
     tokenizer: str = ""  # content of the file TOKENIZER
 
     @classmethod
     def of(cls, view: View) -> Self:
         """Find out how a model reads texts; raise :class:`ConfigError` if nothing but its own code can say it."""
-        own = view.own if isinstance(view, PairedView) else view
+        own: object = view.own if isinstance(view, PairedView) else view
         if type(own) is HashedWords:
             return cls(own.length, own.buckets)
         if type(own) is not FrozenView:
@@ -74,7 +74,7 @@ class Reading:
         backend = type(backend).from_str(backend.to_str())  # a copy: the original is used by others
         backend.no_padding()
         backend.enable_truncation(own.length)
-        found = cls(own.length, int(backend.get_vocab_size()), Encoder.at(own.place), backend.to_str())
+        found = cls(own.length, int(backend.get_vocab_size()), CarriedEncoder.at(own.place), backend.to_str())
         if not torch.equal(found(ODD), own.tokens(ODD)):
             raise ConfigError(f"{type(tokenizer).__name__}, written as {TOKENIZER}, reads texts in another way.")
         return found
@@ -116,7 +116,7 @@ class Reading:
         found = cls(int(table["length"]), int(table["size"]))
         if table["kind"] == "tokenizer":
             known = table["encoder"]
-            found = replace(found, encoder=Encoder(str(known["checksum"]), str(known["licence"])))
+            found = replace(found, encoder=CarriedEncoder(str(known["checksum"]), str(known["licence"])))
         if found.to_table() != dict(table):
             raise ConfigError("texts are read by a rule that this version of Protea does not know.")
         if not 1 <= found.length <= 1 << 20 or found.size < 2:
