@@ -36,6 +36,13 @@ def test_every_row_of_the_study_of_attacks_is_that_of_its_runs() -> None:
         assert figure.markdown(found, method) in text, method
 
 
+def test_every_number_of_bad_clients_is_that_of_its_runs() -> None:
+    shares, text = script("robustness_shares.py"), page("robustness.md")
+    found = shares.collected()
+    assert {len(seeds) for seeds in found.values()} == {3}
+    assert shares.written(text, found) == text
+
+
 def test_what_bound_does_is_what_its_runs_say() -> None:
     bound, text = script("results/bound.py"), page("robustness.md")
     for table in bound.tables().split("\n\n"):
