@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from protea.core.errors import ConfigError
 from protea.core.files import write_bytes
@@ -88,5 +87,8 @@ def rendered(svg: str, form: str) -> bytes:
     import vl_convert
 
     unitless = svg.replace('pt"', '"', 2)  # of its width and height: 72 units are taken for an inch
-    found: bytes = vl_convert.svg_to_pdf(unitless) if form == "pdf" else vl_convert.svg_to_png(unitless, ppi=300)
-    return found
+    if form == "png":
+        return bytes(vl_convert.svg_to_png(unitless, ppi=300))
+    # Names of resources come in another order each time; in order, equal drawings are equal files.
+    names = re.compile(rb"(?<= <<\n)(?: +/\w+ \d+ 0 R\n){2,}")
+    return names.sub(lambda found: b"".join(sorted(found[0].splitlines(True))), vl_convert.svg_to_pdf(unitless))

@@ -56,13 +56,14 @@ function composed(node) {
 function file(picture, colours) {
   const all = html("div", {}, picture, svg("svg", { width: sheet, height: 4 })), label = all.querySelectorAll("svg").map((each) => each.getAttribute("aria-label"));
   for (const style of all.querySelectorAll("style")) style.remove();
+  for (const each of all.querySelectorAll("g")) each.removeAttribute("font-weight"); // a PDF numbers two fonts as it happens
   for (const each of all.querySelectorAll("svg")) for (const name of ["font-family", "font-size", "class", "role", "aria-label"]) each.removeAttribute(name);
   const inner = composed(all), [width, height] = ["width", "height"].map((name) => Number(inner.getAttribute(name)));
   const whole = svg("svg", {
     xmlns: "http://www.w3.org/2000/svg", width: `${width / 1.5}pt`, height: `${height / 1.5}pt`, viewBox: `0 0 ${width} ${height}`, role: "img",
     "font-family": "Liberation Sans, Arial, Helvetica, sans-serif", "font-size": 12, color: INK, fill: INK,
   }, svg("title", {}, label.filter(Boolean).join(" ")), svg("rect", { width, height, fill: PAPER }), inner);
-  return `<?xml version="1.0" encoding="UTF-8"?>\n${whole.outerHTML.replace(/var\(--([a-z0-9-]+)\)/g, (_, name) => colours[name])}\n`;
+  return `<?xml version="1.0" encoding="UTF-8"?>\n${whole.outerHTML.replace(/="var\(--([a-z0-9-]+)\)"/g, (_, name) => `="${colours[name]}"`)}\n`;
 }
 
 // The figures of a page that are files too: how the page draws them, and by which choices.
@@ -100,7 +101,7 @@ function panels(rows, draw, legend = []) {
   return html("div", {}, ...all.map((row) => html("div", { class: "row" }, ...row.map((panel) => draw(panel, width)))), ...(legend.length ? [medium.legend(legend)] : []));
 }
 
-const heading = (text, width, dy = -7) => Plot.text([fitting(text, (width - 60) / 1.1)], { frameAnchor: "top", lineAnchor: "bottom", dy, fill: INK, fontWeight: 600, className: "heading" });
+const heading = (text, width, dy = -7) => Plot.text([fitting(text, width - 60)], { frameAnchor: "top", lineAnchor: "bottom", dy, fill: INK, className: "heading" });
 
 // Numbers of each class around a centre: of each line its points and the way round through them.
 function radar({ label, panels: all, legend }) {

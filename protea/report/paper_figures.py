@@ -17,7 +17,7 @@ from protea.runs.reader import RunReader
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of a paper: its number there, what it shows, where its numbers come from, and what runs must have for it."""
+    """A figure of a paper: its number there, what it shows, where its numbers are from, and what it needs of runs."""
 
     name: str  # of the file: fig1-margins
     shows: str
@@ -33,9 +33,7 @@ SERVER = "a server model: run fedprotokd or fedpkd with models.server and data.p
 ACCURACY = PaperFigure("accuracy", "Accuracy over rounds", plots.of_page("accuracy"), "rounds that were evaluated")
 DATA = PaperFigure("data", "Samples by client and class", plots.of_page("data"), "a simulation")
 RADAR = PaperFigure("margins", "Margins of global prototypes and of the widest client", plots.margins_radar, EVALUATED)
-TSNE = PaperFigure(
-    "prototypes-tsne", "t-SNE of prototypes", plots.of_page("map-tsne"), SNAPSHOTS
-)
+TSNE = PaperFigure("prototypes-tsne", "t-SNE of prototypes", plots.of_page("map-tsne"), SNAPSHOTS)
 FEATURES = PaperFigure(
     "features-tsne",
     "t-SNE of the features of test samples, a panel for each client",

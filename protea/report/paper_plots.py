@@ -96,7 +96,9 @@ def spread(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def lines(label: str, x: str, y: str, series: Sequence[Plain], guides: Sequence[Plain] = (), **axis: Any) -> Plain | None:
+def lines(
+    label: str, x: str, y: str, series: Sequence[Plain], guides: Sequence[Plain] = (), **axis: Any
+) -> Plain | None:
     """A figure of lines; None if all are empty."""
     if not any(each["points"] for each in series):
         return None
@@ -191,7 +193,9 @@ def plane(what: str) -> Plot:
                 {"index": label, "points": [[0, 0], end.tolist()]} for label, end in zip(rays[1], ends, strict=True)
             ]
             kind = "client" if what == "prototypes" else "sample"
-            panels.append({"title": label, "points": coloured(points[2], points[1], kind), "rays": ways, "numbers": True})
+            panels.append(
+                {"title": label, "points": coloured(points[2], points[1], kind), "rays": ways, "numbers": True}
+            )
         words = f"{what} in the plane, dashed the directions of global prototypes"
         return figure("maps", words, rows=[panels], classes=drawn.classes) if panels else None
 
