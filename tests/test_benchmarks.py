@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from every import light
+from night import by_night
 from wanted import extra
 
 from protea.config.sections import Engine
@@ -83,7 +84,7 @@ def test_each_run_is_a_line_of_json(measure: Any, tmp_path: Path) -> None:
     assert line.keys() == json.loads(one).keys() >= {"date", "commit", "torch", "cores", "command"}
 
 
-@pytest.mark.parametrize("method", ["fedproto", "fedtgp", "protonorm", "fedsa", "fedpagr"])
+@pytest.mark.parametrize("method", ["fedproto", "fedtgp", *by_night("protonorm", "fedsa", "fedpagr")])
 def test_the_plain_loop_does_the_same_work(method: str, measure: Any) -> None:
     import plain
     import target

@@ -17,7 +17,7 @@ PACKAGES = {
     "py_mini_racer": "mini-racer",
     "vl_convert": "vl-convert-python",
 }  # modules that come in a package of another name
-INDIRECT = {"tokenizers", "tensorboard"}  # needed by transformers, and by torch
+INDIRECT = {"tensorboard"}  # needed by torch
 
 
 def normal(name: str) -> str:

@@ -48,6 +48,11 @@ def test_what_bound_does_is_what_its_runs_say() -> None:
     assert all(len(accuracies) == 1 for accuracies in pairs.values())  # with and without it, where both were run
 
 
+def test_what_the_earlier_projector_bent_is_what_its_runs_say() -> None:
+    projector, text = script("results/projector.py"), page("results.md")
+    assert projector.written(text, projector.known()) == text
+
+
 @pytest.mark.parametrize(
     ("data", "curve", "row"),
     [

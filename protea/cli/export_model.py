@@ -51,6 +51,7 @@ def export_model(
 
 def write_and_show(contents: Contents, to: Path) -> None:
     """Write the folder, and say what is in it and how to use it."""
+    from protea.runs.model_folder.card import licence
     from protea.runs.model_folder.folder import write_folder
 
     packed, console = write_folder(contents, to), Console()
@@ -63,6 +64,9 @@ def write_and_show(contents: Contents, to: Path) -> None:
         right, of = contents.accuracy[contents.rule]
         say(console, f"Accuracy {percent(right / of)} % on its own {of:,} test samples.")
     say(console, f"Written: {to} and {packed}, {format_bytes(packed.stat().st_size)}")
+    reading = origin.preparation.texts
+    if reading is not None and reading.encoder is not None:
+        say(console, f"It carries all layers of its encoder.  {licence(reading)}")
     example = "new.csv" if origin.preparation.table is not None else "new.npz"
     say(
         console,

@@ -120,6 +120,22 @@ def write_bytes(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+@contextmanager
+def private_to_owner() -> Iterator[None]:
+    """Let files that are made within be read by their owner only."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a whole file that only its owner can read."""
+    with private_to_owner():
+        write_bytes(path, content)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a whole file of UTF-8 text."""
     write_bytes(path, text.encode())

@@ -42,11 +42,11 @@ class PairedView:
 
     def own_part(self, x: Tensor) -> Tensor:
         """Return what the own view says of a batch."""
-        return x[:, : self.cut].reshape(len(x), *self.own.shape)
+        return x[:, : self.cut].reshape(x.shape[0], *self.own.shape)
 
     def common_part(self, x: Tensor) -> Tensor:
         """Return what the common view says of a batch."""
-        return x[:, self.cut :].reshape(len(x), *self.common.shape)
+        return x[:, self.cut :].reshape(x.shape[0], *self.common.shape)
 
 
 class PairedBody(nn.Module):

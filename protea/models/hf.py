@@ -54,22 +54,35 @@ class FrozenView:
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        tokenizer, model, _ = load_encoder(self.place)
-        coded = tokenizer(
+        return self.outputs(self.tokens(texts), self.layers())
+
+    def tokens(self, texts: Sequence[str]) -> Tensor:
+        """Return the numbers of tokens, int64 ``(texts, length)``; -1 where there is none, as 0 may be a token."""
+        coded = load_encoder(self.place)[0](
             list(texts), padding="max_length", truncation=True, max_length=self.length, return_tensors="pt"
         )
-        tokens, there = coded["input_ids"], coded["attention_mask"]
-        if self.frozen < 0:
-            only: Tensor = tokens * there + (there - 1)  # -1 where there is none: 0 may be a token
-            return only
-        used = longest_text(there)
-        states = lower_layers(model, self.frozen)(tokens[:, :used], attention_mask=there[:, :used]).last_hidden_state
-        if self.whole:
-            return pool(states, there[:, :used] > 0, self.pooling)
-        found = torch.zeros(len(texts), *self.shape)
-        found[:, :used, :-1] = states
-        found[:, :, -1] = there
+        found: Tensor = coded["input_ids"].masked_fill(coded["attention_mask"] == 0, -1)
         return found
+
+    def layers(self) -> nn.Module | None:
+        """Return the frozen layers, which all clients of a process share; ``None`` if there are none."""
+        found: nn.Module | None = None
+        if self.frozen >= 0:
+            found = lower_layers(load_encoder(self.place)[1], self.frozen)
+        return found
+
+    def outputs(self, tokens: Tensor, layers: nn.Module | None) -> Tensor:
+        """Return what the frozen layers make of tokens."""
+        if layers is None:
+            return tokens
+        used = longest_text(tokens >= 0)
+        there = tokens[:, :used] >= 0
+        padded = tokens[:, :used].masked_fill(~there, load_encoder(self.place)[0].pad_token_id)
+        states = layers(padded, attention_mask=there.long()).last_hidden_state
+        if self.whole:
+            return pool(states, there, self.pooling)
+        found = torch.cat([states, there.to(states.dtype).unsqueeze(2)], 2)
+        return nn.functional.pad(found, (0, 0, 0, self.length - used))
 
 
 class Encoder(nn.Module):
@@ -205,7 +218,12 @@ def pool(states: Tensor, there: Tensor, pooling: Pooling) -> Tensor:
 
 
 def longest_text(there: Tensor) -> int:
-    """Return the number of tokens of the longest text in a batch; at least 1."""
+    """Return the number of tokens of the longest text in a batch; at least 1.
+
+    While a model is exported it is the number of columns, as a program's steps cannot depend on where texts end.
+    """
+    if torch.compiler.is_exporting():
+        return there.shape[1]
     return max(1, int(there.sum(1).max()))
 
 

@@ -51,7 +51,9 @@ class TextBody(nn.Module):
             self.words.weight.mul_(0.1)  # so that words which were never trained say little
 
     def forward(self, tokens: Tensor) -> Tensor:
-        tokens = trim_padding(tokens.long())
+        tokens = tokens.long()
+        if not torch.compiler.is_exporting():  # a program's steps cannot depend on where texts end
+            tokens = trim_padding(tokens)
         return self.read(self.words(tokens), tokens > 0)
 
     def read(self, words: Tensor, there: Tensor) -> Tensor:
@@ -93,10 +95,22 @@ class BiLSTM(TextBody):
         self.lstm = nn.LSTM(width, hidden, batch_first=True, bidirectional=True)
 
     def read(self, words: Tensor, there: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            return mean_of_words(self._unpacked(words, there), there)
         sizes = there.sum(1).clamp(min=1).cpu()
         packed = nn.utils.rnn.pack_padded_sequence(words, sizes, batch_first=True, enforce_sorted=False)
         said, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=words.shape[1])
         return mean_of_words(said, there)
+
+    def _unpacked(self, words: Tensor, there: Tensor) -> Tensor:
+        """Say the same at each word without packing, which no program can hold: each text is turned round by itself."""
+        size, places = there.sum(1, keepdim=True), torch.arange(words.shape[1])
+        turned = torch.where(places < size, size - 1 - places, places).unsqueeze(2)
+        start = words.new_zeros(1, words.shape[0], self.lstm.hidden_size)
+        said = []
+        for weights, x in zip(self.lstm.all_weights, (words, words.gather(1, turned.expand_as(words))), strict=True):
+            said.append(torch.lstm(x, (start, start), list[Tensor](weights), True, 1, 0.0, False, False, True)[0])
+        return torch.cat([said[0], said[1].gather(1, turned.expand_as(said[1]))], 2)
 
 
 def bag(shape: tuple[int, ...], buckets: int = 20_000, width: int = 128, length: int = 256) -> Bag:

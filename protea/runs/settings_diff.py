@@ -21,6 +21,7 @@ UNWRITTEN: dict[str, Any] = {
     "evaluation.answer": "method", "evaluation.train": False, "training.order": "shuffled", "data.source.channels": 1,
 }  # fmt: skip
 NAMED = ("alone", "protect")  # the name of the method says these
+LEFT_OUT = tuple(f"{name}." for name in (*FREE, *NAMED))  # the live page asks for the settings of many runs again
 # Of the others, these must be the same in one table; all that remain make a row of their own.
 SAME = ("rounds", "clients", "fraction", "data", "evaluation")
 
@@ -29,7 +30,7 @@ def settings(run: RunReader) -> dict[str, Any]:
     """The settings that make a run's numbers, but for its seed, by name: ``training.lr``."""
     # An empty list says no more than none, and earlier versions did not write it.
     usual = {name: value for name, value in flat(run.config).items() if UNWRITTEN.get(name) != value}
-    return {name: value for name, value in usual.items() if value != [] and not under(name, (*FREE, *NAMED))}
+    return {name: value for name, value in usual.items() if value != [] and not f"{name}.".startswith(LEFT_OUT)}
 
 
 def labels(runs: Sequence[RunReader]) -> list[str]:
@@ -127,6 +128,8 @@ def differing(tables: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _mark(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # in Python one may give 0 where the file then says 0.0
     return json.dumps(value, sort_keys=True, default=str)
 
 
@@ -143,7 +146,7 @@ def flat(table: Mapping[str, Any], mark: str = ".", above: str = "") -> dict[str
 
 def under(name: str, groups: Iterable[str]) -> bool:
     """Whether a setting is one of the groups, or within one: ``data.split.test`` is under ``data``."""
-    return any(name == group or name.startswith(f"{group}.") for group in groups)
+    return f"{name}.".startswith(tuple(f"{group}." for group in groups))
 
 
 def who(values: Sequence[str], runs: Sequence[RunReader]) -> str:

@@ -33,6 +33,8 @@ class LiveContent:
         self.collection = collection
         self._followers: dict[Path, RunFollower] = {}
         self._details: dict[Path, tuple[object, Plain]] = {}
+        self._drawn: dict[Path, tuple[RunReader, bool, Plain]] = {}
+        self._grouped: tuple[list[RunReader], list[Plain], list[Plain]] = ([], [], [])
         self._compared: tuple[object, Plain | None] = (None, None)
         self._used = threading.Lock()
 
@@ -48,14 +50,30 @@ class LiveContent:
             known = [mark_of(run.path) for run in chosen]
             going = (place for place, run in enumerate(chosen) if run.summary is None)
             index = known.index(shown) if shown in known else next(going, 0)
-            drawn = [self._totals(run, len(chosen) <= FULL or place == index) for place, run in enumerate(chosen)]
+            drawn = [self._course(run, len(chosen) <= FULL or place == index) for place, run in enumerate(chosen)]
             drawn[index]["details"] = self._detailed(chosen[index])
-            differ = groups.differences(chosen)
-            found = together(chosen, groups.of(chosen), drawn, differ, self._comparison(chosen, differ))
+            watched = {run.path for run in self.collection.runs.values()}
+            self._drawn = {path: each for path, each in self._drawn.items() if path in watched}
+            grouped, differ = self._grouping(chosen)
+            found = together(chosen, grouped, drawn, differ, self._comparison(chosen, differ))
             named = zip(found["runs"], chosen, strict=True)
             log = [{"run": run["name"], **each} for run, reader in named for each in refusals(reader)]
             log.sort(key=lambda each: -int(each["round"]))
             return {**found, "version": self.collection.version, "marks": known, "shown": index, "refusals": log[:200]}
+
+    def _grouping(self, runs: Sequence[RunReader]) -> tuple[list[Plain], list[Plain]]:
+        """The groups of runs and what differs that should not: as before while no settings are new and no run ends."""
+        before = self._grouped[0]
+        if len(before) != len(runs) or any(unlike(run, other) for run, other in zip(runs, before, strict=True)):
+            self._grouped = (list(runs), groups.of(runs), groups.differences(runs))
+        return [dict(group) for group in self._grouped[1]], self._grouped[2]
+
+    def _course(self, run: RunReader, full: bool) -> Plain:
+        """The totals of a run, as they were before if it has not changed: most of many runs have not."""
+        before = self._drawn.get(run.path)
+        if before is None or before[0] is not run or before[1] != full:
+            self._drawn[run.path] = before = (run, full, self._totals(run, full))
+        return dict(before[2])
 
     def _totals(self, run: RunReader, full: bool) -> Plain:
         told = totals(run)
@@ -97,6 +115,12 @@ class LiveContent:
         if self._compared[0] != mark:
             self._compared = (mark, compared.comparison(runs, differ))
         return self._compared[1]
+
+
+def unlike(run: RunReader, before: RunReader) -> bool:
+    """Whether more is new in a run than further rounds; before its first one its partition may be missing."""
+    same = run.config is before.config and run.summary is before.summary and bool(run.rounds) == bool(before.rounds)
+    return not same
 
 
 def states(run: RunReader, reference: RunReader | None) -> list[Plain]:

@@ -8,6 +8,7 @@ import re
 import runpy
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from typed import Command
 from without_protea import run_without_protea
 
 import protea
-from protea import Checkpoint, Data, Engine, Evaluation, Experiment, Models
+from protea import Checkpoint, Data, Engine, Evaluation, Experiment, Models, Split
 from protea.core.files import read_sealed, write_sealed
 from protea.data.sources.csv_table import Csv
 from protea.runs.model_folder.folder import write_folder
@@ -257,14 +258,24 @@ def test_categories_and_missing_numbers_are_read_as_in_training(
     assert printed == pytest.approx(expected, abs=2e-6)
 
 
-def test_models_of_texts_say_what_to_use_instead(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv("PROTEA_VIEWS", str(tmp_path / "views"))
-    Path("train.csv").write_text("\n".join(["note,mood", *(f"fine {n},good\nawful {n},bad" for n in range(20))]))
-    source = Csv("train.csv", "mood", text="note")
-    experiment = Experiment(
-        rounds=1, clients=1, data=Data(source=source), models=Models(family="bag", dim=16), engine=SMALL.engine,
-        evaluation=SMALL.evaluation,
-    )  # fmt: skip
-    protea.run(experiment, "run")
-    done = command("export-model", "run", "--to", "model")
-    assert done.code == 2 and "reads texts" in done.err and "protea predict run DATA --client 0" in done.err
+def test_rows_with_gaps_give_the_accuracy_that_the_run_reported(command: Command):
+    """The client's own test rows as they are in the table: numbers that lack, a category, and a scale."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 120)
+    ages = ["NA" if i % 7 == 0 else f"{40 + 3 * c + rng.integers(0, 6)}" for i, c in enumerate(y)]
+    wards = ["" if i % 9 == 0 else "ABC"[(c + i % 3) % 3] for i, c in enumerate(y)]
+    lines = [f"{age},{ward},{('well', 'ill')[c]}" for age, ward, c in zip(ages, wards, y, strict=True)]
+    Path("train.csv").write_text("\n".join(["age,ward,state", *lines]))
+    source = Csv("train.csv", "state", standardise=True, missing="impute")
+    split = Split(test=0.4, validation=0)
+    protea.run(replace(SMALL, data=Data(source=source, split=split), clients=2), "run")
+    run = protea.load("run")
+    reported = next(each.accuracy for each in run.records[-1].clients if each.client == 1)
+    own = run.setup.factory.data.rows(1, "test").tolist()
+    assert len(own) > 10 and {"NA" in lines[row] for row in own} == {True, False}
+    Path("new.csv").write_text("\n".join(["age,ward,state", *(lines[row] for row in own)]))
+    assert command("export-model", "run", "--client", "1", "--to", "model").code == 0
+    shutil.rmtree("run")
+    Path("train.csv").unlink()
+    assert command("predict", "model", "new.csv", "--out", "out.csv").code == 0
+    assert sum(row["predicted"] == row["true"] for row in table("out.csv")) / len(own) == reported

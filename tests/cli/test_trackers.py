@@ -88,6 +88,7 @@ def test_a_run_that_fails_keeps_what_was_logged(folder: Path, typed: Command):
 
 
 @pytest.mark.filterwarnings("ignore")  # of MLflow and what it imports
+@pytest.mark.nightly  # it takes long to import
 def test_mlflow_has_settings_and_every_number(folder: Path, typed: Command):
     extra("mlflow")
     from mlflow.tracking import MlflowClient

@@ -105,7 +105,7 @@ def played(method: str, attack: str, size: str) -> Result:
 
 
 @pytest.mark.parametrize("size", ["small", *by_night("whole", "other")])
-@pytest.mark.parametrize("method", ["fedproto", "fedtgp"])
+@pytest.mark.parametrize("method", ["fedproto", *by_night("fedtgp")])
 def test_one_of_five_that_sends_ten_times_as_long_vectors_does_not_harm_the_others(method: str, size: str):
     alone, attacked = (played(method, kind, size) for kind in ("none", "scale"))
     assert alone.honest is not None and attacked.honest is not None

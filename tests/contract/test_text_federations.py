@@ -175,6 +175,7 @@ def pretrained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.xdist_group("test_hf")  # whose process has imported transformers
+@pytest.mark.nightly  # each process has to import transformers
 def test_a_pretrained_encoder_and_a_small_model_are_the_same_in_other_processes(pretrained: Pretrained, tmp_path: Path):
     given, workers, inline = pretrained
     assert left(replace(given, engine=Engine("processes", workers)), tmp_path / "many") == inline

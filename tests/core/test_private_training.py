@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import toy
 import wanted
 from contract import play, workers
+from night import by_night
 from torch import Tensor, nn
 
 from protea import Client, SplitModel
@@ -126,7 +127,7 @@ def test_training_stops_before_the_budget_is_passed() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [FedAvg(), FML(), FedKD(), FedMRL(), Local()], ids=lambda method: type(method).__name__
+    "method", [FedAvg(), FedMRL(), *by_night(FML(), FedKD(), Local())], ids=lambda method: type(method).__name__
 )
 def test_private_training_is_the_same_on_every_engine(method: Any) -> None:
     training = Training(epochs=1, batch=16, lr=0.05, dp=PrivateTraining(noise=1.0))

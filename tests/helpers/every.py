@@ -5,6 +5,7 @@ A method's own tests are one group, so that they find its reference run (contrac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, cast
 
@@ -52,8 +53,19 @@ def variants(found: dict[str, Method[Any, Any]]) -> dict[str, Method[Any, Any]]:
     return {name: method for name, method in found.items() if "@" in name}
 
 
-def parameters(found: dict[str, Method[Any, Any]], *, variants: bool = False) -> pytest.MarkDecorator:
-    """Parametrize a test by these methods; variants are left for the night unless this says otherwise."""
+def firsts(found: dict[str, Method[Any, Any]]) -> set[str]:
+    """The names of each method's first variant."""
+    return set({name.partition("@")[0]: name for name in reversed(variants(found))}.values())
+
+
+# Methods that differ in what they send and keep, for what is said of all methods in the same way.
+UNLIKE = ("consensus", "fedproto", "fedtgp", "fedloo", "fedpcl", "fedpkd", "fedgen", "fedmrl", "fedplvm", "fedavg")
+
+
+def parameters(
+    found: dict[str, Method[Any, Any]], *, by_day: Callable[[str], bool] = lambda name: "@" not in name
+) -> pytest.MarkDecorator:
+    """Parametrize a test by these methods; those whose names are not for the day, as variants, are for the night."""
     return pytest.mark.parametrize(
         "method",
         [
@@ -62,7 +74,7 @@ def parameters(found: dict[str, Method[Any, Any]], *, variants: bool = False) ->
                 id=name,
                 marks=[
                     pytest.mark.xdist_group(name.partition("@")[0]),
-                    *([pytest.mark.nightly] if "@" in name and not variants else []),
+                    *([] if by_day(name) else [pytest.mark.nightly]),
                 ],
             )
             for name, method in found.items()
@@ -70,28 +82,18 @@ def parameters(found: dict[str, Method[Any, Any]], *, variants: bool = False) ->
     )
 
 
-# Methods that differ in what they send and keep, for what is said of a wrapper around any method.
-WRAPPED = ("consensus", "fedproto", "fedtgp", "fedloo", "fedpcl", "fedpkd", "fedgen", "fedmrl", "fedplvm", "fedavg")
+def unlike(found: dict[str, Method[Any, Any]]) -> pytest.MarkDecorator:
+    """Parametrize a test by the ten unlike methods, and by all of these by night."""
+    return parameters(found, by_day=UNLIKE.__contains__)
 
 
-def wrapped(found: dict[str, Method[Any, Any]]) -> pytest.MarkDecorator:
-    """Parametrize a test of a wrapper by some of these methods, and by all of them by night."""
-    by_night = [pytest.mark.nightly]
-    return pytest.mark.parametrize(
-        "method",
-        [
-            pytest.param(
-                method,
-                id=name,
-                marks=[pytest.mark.xdist_group(name.partition("@")[0]), *([] if name in WRAPPED else by_night)],
-            )
-            for name, method in found.items()
-        ],
-    )
+def one_variant(found: dict[str, Method[Any, Any]]) -> pytest.MarkDecorator:
+    """Parametrize a test by the first variant of each of these methods, and by all variants by night."""
+    return parameters(variants(found), by_day=firsts(found).__contains__)
 
 
 FULL = methods()
 METHODS = {name: light(method) for name, method in FULL.items()}
 PLAIN = {name: method for name, method in METHODS.items() if "@" not in name}
 every_method = parameters(METHODS)
-every_wrapped_method = wrapped(METHODS)
+ten_methods = unlike(METHODS)

@@ -128,7 +128,7 @@ def test_prototypes_follow_uploads_and_are_set_at_right_angles():
     assert cosines(close.vectors).min() > 0.9
     found = {}
     for separation in (0.0, 10.0):
-        method = FedORGP(separation=separation, between="prototypes", server_epochs=2000, server_lr=0.05)
+        method = FedORGP(separation=separation, between="prototypes", server_epochs=800, server_lr=0.12)
         found[separation] = served(method, [close]).memory["prototypes"]
     unit = torch.nn.functional.normalize(close.vectors, dim=1)
     following = (unit * torch.nn.functional.normalize(found[0.0].vectors, dim=1)).sum(1)

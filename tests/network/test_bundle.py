@@ -7,9 +7,11 @@ import io
 import json
 import os
 import shutil
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -19,11 +21,12 @@ import places
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from protea.core.errors import ConfigError
+from protea.core.files import write_private
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.task import new_task
 from protea.network.trust import bundles as bundles
 from protea.network.trust.bundles import FORMAT, SMALL, Invitation, open_bundle, pack_bundle, read_bundle
-from protea.network.trust.keys import Signer, make_site_key, public_of_site, write_private
+from protea.network.trust.keys import Signer, make_site_key, public_of_site
 
 Files = dict[str, bytes]
 
@@ -207,7 +210,7 @@ def test_a_bundle_comes_out_as_it_went_in(good: Files, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="modes")
 def test_an_open_bundle_is_for_its_owner_only(good: Files, tmp_path: Path) -> None:
-    (tmp_path / "b.protea").write_bytes(zipped(list(good.items())))
+    (tmp_path / "b.protea").write_bytes(zipped([*good.items(), ("public.safetensors", b"inputs")]))
     (tmp_path / "bundle").mkdir(mode=0o755)
     open_bundle(tmp_path / "b.protea", tmp_path / "bundle")
     assert (tmp_path / "bundle").stat().st_mode & 0o777 == 0o700
@@ -220,6 +223,29 @@ def test_a_newer_bundle_takes_the_place_of_the_old_one(good: Files, tmp_path: Pa
     assert open_bundle(tmp_path / "b.protea", tmp_path / "bundle").public is not None
     (tmp_path / "b.protea").write_bytes(zipped(list(good.items())))
     assert open_bundle(tmp_path / "b.protea", tmp_path / "bundle").public is None
+
+
+def test_public_inputs_go_to_disk_without_being_in_memory_at_once(good: Files, tmp_path: Path) -> None:
+    inputs = Random(1).randbytes(24 * 2**20)
+    (tmp_path / "b.protea").write_bytes(zipped([*good.items(), ("public.safetensors", inputs)]))
+    tracemalloc.start()
+    try:
+        public = open_bundle(tmp_path / "b.protea", tmp_path / "bundle").public
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert public is not None and public.read_bytes() == inputs
+    assert most < 8 * 2**20
+
+
+def test_damaged_public_inputs_are_refused_before_anything_is_written(good: Files, tmp_path: Path) -> None:
+    inputs = Random(1).randbytes(4 * SMALL)
+    packed = bytearray(zipped([*good.items(), ("public.safetensors", inputs)]))
+    packed[len(packed) // 2] ^= 1
+    (tmp_path / "b.protea").write_bytes(packed)
+    with pytest.raises(ConfigError, match="is not a bundle of Protea's"):
+        open_bundle(tmp_path / "b.protea", tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_a_bundle_that_was_not_written_to_its_end_is_none(

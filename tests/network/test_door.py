@@ -30,7 +30,7 @@ from waiting import until
 from protea.core.errors import ConfigError, PayloadError
 from protea.core.files import write_json
 from protea.engines.flower.codec import PART, fetch, wrap
-from protea.engines.flower.door import DoorLimits
+from protea.engines.flower.door import Door, DoorLimits
 from protea.engines.flower.link import Link, PatientGrid, Tls
 from protea.engines.flower.node import Node as ClientNode
 from protea.engines.flower.programs import free_port
@@ -186,6 +186,20 @@ def test_a_site_is_let_through_and_its_connection_kept(opened: Opened) -> None:
             (length,) = [int(each.split(b":")[1]) for each in head.lower().splitlines() if b"content-length" in each]
             while length:
                 length -= len(line.recv(length))
+
+
+def test_answers_are_sent_at_once(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the system would hold back the second part of an answer for 40 ms."""
+    found: list[int] = []
+    serve = Door._connection
+
+    async def looked_at(door: Door, taken: socket.socket, address: str) -> None:
+        found.append(taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        await serve(door, taken, address)
+
+    monkeypatch.setattr(Door, "_connection", looked_at)
+    assert opened.answer(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"ok")
+    assert found and all(found)
 
 
 def test_a_port_that_is_taken_is_named(opened: Opened) -> None:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from flwr.supernode.cli.flower_supernode import _try_setup_client_authentication
 
 from protea.core.errors import ConfigError, PayloadError
+from protea.core.files import write_private
 from protea.network.trust import keys
 from protea.network.trust.keys import (
     SIGNATURE,
@@ -106,7 +107,7 @@ def test_private_keys_are_for_their_owner_only(ours: Path, tmp_path: Path) -> No
     there.chmod(0o644)
     before = os.umask(0)
     try:
-        keys.write_private(there, b"new")
+        write_private(there, b"new")
         assert os.umask(0) == 0  # as it was
     finally:
         os.umask(before)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from night import by_night
 from sklearn.datasets import load_breast_cancer
 from typed import Command
+from wanted import extra
 from without_protea import run_without_protea
 
 pytest.importorskip("flwr", reason="lacking: extra flower")
@@ -61,7 +63,9 @@ def write_patients(folder: Path) -> None:
                     table.writerow([*map(float, values), part, NAMES[label]])
 
 
-def joined(tmp_path: Path, data: str, settings: str, **task: object) -> tuple[Site, SiteService, CoordinatorDirectory]:
+def joined(
+    tmp_path: Path, data: str, settings: str, *, model: str = MODEL, **task: object
+) -> tuple[Site, SiteService, CoordinatorDirectory]:
     base = places.base(
         tmp_path / "coordinator",
         "training.optimizer=adam",
@@ -70,7 +74,7 @@ def joined(tmp_path: Path, data: str, settings: str, **task: object) -> tuple[Si
         classes=list(NAMES),
         **task,
     )
-    site = places.site(tmp_path / "site", base.invite("north"), HEAD + MODEL + data, settings, places.ALL)
+    site = places.site(tmp_path / "site", base.invite("north"), HEAD + model + data, settings, places.ALL)
     write_patients(site.path)
     return site, SiteService(site), base
 
@@ -78,6 +82,11 @@ def joined(tmp_path: Path, data: str, settings: str, **task: object) -> tuple[Si
 def trained(tmp_path: Path, data: str, settings: str = STANDARDISE) -> tuple[Site, dict[str, float]]:
     """A site after three rounds of FedProto with itself, and the accuracy by rule that it reported."""
     site, service, base = joined(tmp_path, data, settings)
+    return site, reported_after_three_rounds(service, base)
+
+
+def reported_after_three_rounds(service: SiteService, base: CoordinatorDirectory) -> dict[str, float]:
+    """Let a site train with itself, and return the accuracy by rule that it reports."""
     down, reply = pack(None), None
     for round in (1, 2, 3):
         answer = service.handle("job", base.signer("job", places.job("train", round, down=down)))
@@ -87,7 +96,7 @@ def trained(tmp_path: Path, data: str, settings: str = STANDARDISE) -> tuple[Sit
     assert reply is not None
     found = Examination.from_flat(reply_from_bytes(places.only(reply)).up).of("test", all_names())
     assert len(found["method"]) == 100
-    return site, {rule: counts.accuracy for rule, counts in found.items()}
+    return {rule: counts.accuracy for rule, counts in found.items()}
 
 
 def accuracy_in(path: Path) -> float:
@@ -97,7 +106,7 @@ def accuracy_in(path: Path) -> float:
     return sum(row["predicted"] == row["true"] for row in rows) / len(rows)
 
 
-@pytest.mark.parametrize(("data", "raw"), [(TABLE, "raw.csv"), (ARRAYS, "raw.npz")], ids=["table", "arrays"])
+@pytest.mark.parametrize(("data", "raw"), [(TABLE, "raw.csv"), *by_night((ARRAYS, "raw.npz"))], ids=["table", "arrays"])
 def test_raw_rows_give_the_accuracy_that_was_reported(tmp_path: Path, typed: Command, data: str, raw: str):
     """By the method's own rule and by the classifier, at the site, in the exported folder, and without Protea."""
     site, reported = trained(tmp_path, data)
@@ -124,6 +133,101 @@ def test_raw_rows_give_the_accuracy_that_was_reported(tmp_path: Path, typed: Com
     answers = [line.split()[0] for line in run_without_protea(to / "load.py", new)]
     right = [NAMES[label] for label in TUMOURS.target[TESTS]]
     assert sum(map(str.__eq__, answers, right)) / 100 == reported["method"]
+
+
+GAPS = (
+    "\n\ndef data():\n    from protea.data.sources.csv_table import Csv\n"
+    '    return Csv(str(HERE / "gaps.csv"), label="diagnosis", split="part", missing="impute",\n'
+    '               categories={"ward": ("A", "B")})\n'
+)
+
+
+def write_gaps(folder: Path) -> list[dict[str, str]]:
+    """Patients with four measured values, every fifth of which lacks, and a ward; return the test rows as measured."""
+    rows = []
+    for place, (values, label) in enumerate(zip(TUMOURS.data[:300, :4], TUMOURS.target[:300], strict=True)):
+        cells = [
+            ("", "NA", "?")[place % 3] if (place + column) % 5 == 0 else f"{value}"
+            for column, value in enumerate(values)
+        ]
+        ward = "" if place % 11 == 0 else "AB"[(int(label) + (place % 4 == 0)) % 2]
+        named = dict(zip(("radius", "texture", "perimeter", "area"), cells, strict=True))
+        rows.append({**named, "ward": ward, "part": "train" if place < 200 else "test", "diagnosis": NAMES[label]})
+    for name, some in (("gaps.csv", rows), ("raw-gaps.csv", rows[200:])):
+        with (folder / name).open("w", newline="", encoding="utf-8") as file:
+            table = csv.DictWriter(file, list(rows[0]))
+            table.writeheader()
+            table.writerows(some)
+    return rows[200:]
+
+
+@pytest.mark.parametrize("onnx", [False, *by_night(True)])
+def test_raw_rows_with_gaps_give_the_accuracy_that_was_reported(tmp_path: Path, typed: Command, onnx: bool):
+    """Missing numbers, words as categories, and a scale: at the site, in the folder, by ONNX and without Protea."""
+    if onnx:
+        extra("onnx")
+    model = MODEL.replace("30", "6")
+    site, service, base = joined(tmp_path, GAPS, STANDARDISE, model=model)
+    rows = write_gaps(site.path)
+    reported = reported_after_three_rounds(service, base)
+    assert reported["method"] > 0.7
+    new, out, to = site.path / "raw-gaps.csv", tmp_path / "out.csv", tmp_path / "model"
+    assert typed("site", "predict", new, "--dir", site.path, "--out", out).code == 0
+    assert accuracy_in(out) == reported["method"]
+    done = typed("site", "export", "--dir", site.path, "--to", to, *(["--onnx"] if onnx else []))
+    assert (done.code, done.err) == (0, "")
+    assert typed("predict", to, new, "--out", out).code == 0
+    assert accuracy_in(out) == reported["method"]
+    right = [row["diagnosis"] for row in rows]
+    if not onnx:
+        return  # what follows starts a process, and another program
+    answers = [line.split()[0] for line in run_without_protea(to / "load.py", new)]
+    assert sum(map(str.__eq__, answers, right)) / 100 == reported["method"]
+    import onnxruntime
+
+    cells = [[[nan_or(row[name]) for name in ("radius", "texture", "perimeter", "area")], row["ward"]] for row in rows]
+    samples = np.array([[*numbers, ward == "A", ward == "B"] for numbers, ward in cells], np.float64)
+    session = onnxruntime.InferenceSession(to / "model.onnx", providers=["CPUExecutionProvider"])
+    (found,) = session.run(["probabilities"], {"samples": samples})
+    assert (
+        sum(NAMES[place] == name for place, name in zip(found.argmax(1), right, strict=True)) / 100
+        == reported["method"]
+    )
+
+
+def nan_or(cell: str) -> float:
+    return float(cell) if cell not in ("", "NA", "?") else float("nan")
+
+
+NOTES = (
+    "\n\ndef data():\n    from protea.data.sources.csv_table import Csv\n"
+    '    return Csv(str(HERE / "notes.csv"), label="diagnosis", text="note", split="part")\n'
+)
+READER = "def model():\n    from protea.models.text import bag\n    return bag((), buckets=400, width=12, length=16)\n"
+
+
+def test_a_site_s_model_of_texts_answers_raw_texts(tmp_path: Path, typed: Command):
+    """In the folder as at the site, by the rule of which the accuracy was reported."""
+    site, service, base = joined(tmp_path, NOTES, "[split]\nvalidation = 0.1\n", model=READER)
+    words = (("mass", "firm", "spread"), ("cyst", "soft", "stable"))
+    for name, rows in (("notes.csv", range(300)), ("raw-notes.csv", range(200, 300))):
+        with (site.path / name).open("w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            table.writerow(["note", "part", "diagnosis"])
+            for n in rows:
+                kind = n % 2 if n % 9 else 1 - n % 2  # some are wrong, so that not all can be right
+                note = f"Scan {n % 7}: {words[kind][n % 3]}, {words[kind][n % 5 % 3]}"
+                table.writerow([note, "train" if n < 200 else "test", NAMES[n % 2]])
+    reported = reported_after_three_rounds(service, base)
+    assert 0.6 < reported["method"] < 1
+    new, out, to = site.path / "raw-notes.csv", tmp_path / "out.csv", tmp_path / "model"
+    assert typed("site", "predict", new, "--dir", site.path, "--out", out).code == 0
+    assert accuracy_in(out) == reported["method"]
+    done = typed("site", "export", "--dir", site.path, "--to", to)
+    assert (done.code, done.err) == (0, "")
+    assert f"Accuracy {100 * reported['method']:.1f} % on its own 100 test samples." in done.lines
+    assert typed("predict", to, new, "--out", out).code == 0
+    assert accuracy_in(out) == reported["method"]
 
 
 def test_samples_that_data_scales_itself_are_warned_of(tmp_path: Path, typed: Command):

@@ -187,6 +187,7 @@ run.finish()
 ]
 
 
+@pytest.mark.nightly  # a kernel, and processes of its own
 def test_what_the_cells_of_a_notebook_define_runs_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     nbformat = pytest.importorskip("nbformat", reason="of the extra dev")
     nbclient = pytest.importorskip("nbclient", reason="of the extra dev")

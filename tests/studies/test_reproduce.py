@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from answered import answered_run
+from night import by_night
 from typed import Command
 
 from protea.cli.reproduce import side_by_side
@@ -28,6 +29,7 @@ from protea.studies.papers.plan import Scale, closer, directory, plan
 from protea.studies.reproduce import OurNumber, TableResults, value
 
 NAMES = papers.names()
+LARGEST = "protea/robustness-full"  # thousands of experiments
 
 
 def printed(name: str, row: str, cell: str, measure: str = "test") -> float:
@@ -56,7 +58,7 @@ def test_every_table_is_whole(name: str):
     assert {*preset.rows, *(word for cell in cells for word in cell.split("/"))} <= used  # no word is misspelt
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != LARGEST] + by_night(LARGEST))
 def test_every_experiment_that_can_be_run_is_valid(name: str):
     preset, cells = papers.find(name)
     for cell in cells:

@@ -193,6 +193,27 @@ def test_two_hundred_runs_are_sent_lightly(tmp_path: Path) -> None:
     assert told["runs"][1]["scores"]["test"]["method"]["weighted"] == [pytest.approx(4 / 6, rel=1e-4)] * 30
 
 
+def test_what_is_kept_of_runs_is_made_anew_when_they_go_on_or_end(tmp_path: Path) -> None:
+    going(tmp_path / "a"), going(tmp_path / "b", seed=2)
+    collection = Collection([tmp_path])
+    live = LiveContent(collection)
+
+    def told() -> dict[str, Any]:
+        collection.look()
+        return live.of(list(collection.rows), None)
+
+    first = told()
+    assert first == told() and [each["runs"] for each in first["groups"]] == [[0, 1]]
+    RunDirectory(tmp_path / "b").append(answered_round(2, ANSWERS).lines())
+    assert [each["rounds"] for each in told()["runs"]] == [[1], [1, 2]]
+    assert all(each["summary"] is None for each in told()["runs"])
+    answered_run(tmp_path / "ended", FedProto(), ANSWERS)
+    shutil.copy(tmp_path / "ended" / "summary.json", tmp_path / "a")
+    assert next(each for each in told()["runs"] if each["name"] == "a")["summary"] is not None
+    shutil.rmtree(tmp_path / "a")
+    assert [each["name"] for each in told()["runs"]] == ["b", "ended"]
+
+
 # Whom it answers
 
 

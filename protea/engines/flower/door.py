@@ -161,6 +161,7 @@ class Door:
                 taken.close()
                 continue
             self.here[host] += 1
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # an answer in two writes would wait 40 ms
             task = asyncio.create_task(self._connection(taken, host))
             tasks.add(task)
             task.add_done_callback(tasks.discard)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from flwr.supercore.interceptors.http.utils import add_headers
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from protea.core.files import write_text
+from protea.core.files import write_private
 
 
 def make_secret(folder: Path) -> Path:
@@ -26,11 +25,7 @@ def make_secret(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "secret"
     if not path.exists():
-        before = os.umask(0o077)
-        try:
-            write_text(path, secrets.token_hex(32))
-        finally:
-            os.umask(before)
+        write_private(path, secrets.token_hex(32).encode())
     return path
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from protea.core.errors import ConfigError, nearest
-from protea.core.files import make_folder, write_bytes, write_json, write_text
+from protea.core.files import make_folder, write_bytes, write_json, write_private, write_text
 from protea.engines.flower.link import Tls
 from protea.network import task as tasks
 from protea.network.task import Task
@@ -77,7 +77,7 @@ class CoordinatorDirectory:
             folder.chmod(0o700)  # what sites send is in here too
         if tls:
             keys.make_tls(path / "keys", [host, *keys.HERE])
-        keys.write_private(path / "keys" / "coordinator.key", keys.Signer.make())
+        write_private(path / "keys" / "coordinator.key", keys.Signer.make())
         if public is not None:
             write_bytes(path / "public.safetensors", public)
         write_text(path / "task.toml", tasks.task_to_toml(task))
@@ -209,7 +209,7 @@ class CoordinatorDirectory:
         new = keys.Signer(private)
         chain = (folder / CHAIN).read_bytes() if (folder / CHAIN).exists() else b"[]"
         write_bytes(folder / CHAIN, longer_chain(chain, old, new.public()))
-        keys.write_private(folder / "coordinator.key", private)
+        write_private(folder / "coordinator.key", private)
         if guests.tls:
             keys.make_tls(folder, [guests.host, *keys.HERE])
         return self.renew()
@@ -259,7 +259,7 @@ class CoordinatorDirectory:
         (self.path / "bundles").mkdir(exist_ok=True)
         (self.path / "bundles").chmod(0o700)
         path = self.path / "bundles" / f"{site.name}.protea"
-        keys.write_private(path, bundles.pack_bundle(invitation, files))
+        write_private(path, bundles.pack_bundle(invitation, files))
         return path
 
     def remove(self, name: str) -> None:

@@ -20,8 +20,8 @@ import protea
 from protea.config.experiment import method_label
 from protea.core.addresses import OWN_NAMES, asked_as, is_loopback
 from protea.core.errors import ConfigError
+from protea.core.files import write_private
 from protea.network.coordinator.status import Status
-from protea.network.trust.keys import write_private
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 READERS = 8  # requests at once

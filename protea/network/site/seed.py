@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from protea.core.errors import ConfigError
-from protea.core.files import sync_folder, temporary_path
-from protea.network.trust.keys import write_private
+from protea.core.files import sync_folder, temporary_path, write_private
 
 BYTES = 32
 

@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
 
 from protea.core.errors import ConfigError
+from protea.core.files import naming_file, private_to_owner, write_private, writing
 from protea.network import task as tasks
 from protea.network.task import Task
 from protea.network.trust.chain import CHAIN, check_chain
-from protea.network.trust.keys import coordinator_key, public_of_site, refuse_no_certificate, write_private
+from protea.network.trust.keys import coordinator_key, public_of_site, refuse_no_certificate
 from protea.network.trust.requests import KEY, NEXT
 from protea.network.trust.signatures import SiteKey, fingerprint, site_public_key
 
 PUBLIC_KEY = "site.pub"
-FILES = {
-    "bundle.json", "task.toml", "coordinator.pub", CHAIN, "ca.crt", KEY, PUBLIC_KEY, "public.safetensors"
-}  # fmt: skip
-LARGEST = {"public.safetensors": 4 * 2**30}  # bytes that a file in a bundle may have
+PUBLIC = "public.safetensors"  # the only file that may be large: it goes to disk block by block
+FILES = {"bundle.json", "task.toml", "coordinator.pub", CHAIN, "ca.crt", KEY, PUBLIC_KEY, PUBLIC}
+LARGEST = {PUBLIC: 4 * 2**30}  # bytes that a file in a bundle may have
 SMALL = 2**20  # bytes that the other files may have
 DENSE = 100  # times as large as its packed form a file may be; what is denser was made to fill a disk
 FORMAT = 1
@@ -85,7 +88,7 @@ class Bundle:
     @property
     def public(self) -> Path | None:
         """The file of public inputs; ``None`` if the task has none."""
-        path = self.folder / "public.safetensors"
+        path = self.folder / PUBLIC
         return path if path.exists() else None
 
 
@@ -99,26 +102,22 @@ def pack_bundle(invitation: Invitation, files: dict[str, bytes]) -> bytes:
 
 
 def read_bundle(path: Path) -> dict[str, bytes]:
-    """Read the files of a bundle, all checked; raise :class:`ConfigError` for a file that is no bundle."""
+    """Read the small files of a bundle, all checked; raise :class:`ConfigError` for a file that is no bundle.
+
+    Public inputs may be large.  They are looked through for damage, but not kept in memory.
+    """
+    files: dict[str, bytes] = {}
     try:
-        with zipfile.ZipFile(path) as archive:
-            infos = archive.infolist()
-            names = [info.filename for info in infos]
-            if odd := sorted(set(names) - FILES):
-                raise ConfigError(f"{path} is not a bundle of Protea's: {odd[0]!r} is in it.")
-            large = [info for info in infos if info.file_size > LARGEST.get(info.filename, SMALL)]
-            if large or len(set(names)) < len(names):
-                raise ConfigError(f"{path} is not a bundle of Protea's: a file is in it twice, or too large.")
-            if dense := [info for info in infos if info.file_size > SMALL + DENSE * info.compress_size]:
-                raise ConfigError(
-                    f"{path} is not a bundle of Protea's: {dense[0].filename} says that {dense[0].compress_size:,} "
-                    f"bytes unpack to {dense[0].file_size:,}."
-                )
-            files = {info.filename: archive.read(info) for info in infos}
+        with opened(path) as archive:
+            for info in archive.infolist():
+                if info.filename != PUBLIC:
+                    files[info.filename] = archive.read(info)
+                    continue
+                with archive.open(info) as content:
+                    while content.read(SMALL):
+                        pass
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:  # packed otherwise
-        raise ConfigError(f"{path} is not a bundle of Protea's: {error}.") from error
     invitation = read_invitation(files.get("bundle.json", b""), str(path))
     needed = {"task.toml", "coordinator.pub"} | ({"ca.crt"} if invitation.tls else set())
     if invitation.tls and PUBLIC_KEY not in files:
@@ -127,6 +126,32 @@ def read_bundle(path: Path) -> dict[str, bytes]:
         raise ConfigError(f"{path} is not whole: {missing[0]} is missing.")
     check_bundle(files, str(path))
     return files
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a bundle whose table of contents holds what it should; damage found within is :class:`ConfigError` too."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            check_contents(archive.infolist(), path)
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:  # packed otherwise
+        raise ConfigError(f"{path} is not a bundle of Protea's: {error}.") from error
+
+
+def check_contents(infos: list[zipfile.ZipInfo], path: Path) -> None:
+    """Raise :class:`ConfigError` for files that no bundle has, that are there twice, or that unpack to too much."""
+    names = [info.filename for info in infos]
+    if odd := sorted(set(names) - FILES):
+        raise ConfigError(f"{path} is not a bundle of Protea's: {odd[0]!r} is in it.")
+    large = [info for info in infos if info.file_size > LARGEST.get(info.filename, SMALL)]
+    if large or len(set(names)) < len(names):
+        raise ConfigError(f"{path} is not a bundle of Protea's: a file is in it twice, or too large.")
+    if dense := [info for info in infos if info.file_size > SMALL + DENSE * info.compress_size]:
+        raise ConfigError(
+            f"{path} is not a bundle of Protea's: {dense[0].filename} says that {dense[0].compress_size:,} "
+            f"bytes unpack to {dense[0].file_size:,}."
+        )
 
 
 def check_bundle(files: dict[str, bytes], where: str) -> None:
@@ -158,11 +183,23 @@ def open_bundle(path: Path, folder: Path) -> Bundle:
     folder.chmod(0o700)
     if taken is not None:
         taken.replace(folder.parent / KEY)
+    public = unpack_public(path, folder)
     for name in sorted(files, key=lambda name: (name == "bundle.json", name)):  # that one says that all are there
         write_private(folder / name, files[name])
-    for name in FILES - files.keys():
+    for name in FILES - files.keys() - public:
         (folder / name).unlink(missing_ok=True)  # of an earlier bundle
     return Bundle(folder)
+
+
+def unpack_public(path: Path, folder: Path) -> set[str]:
+    """Copy the public inputs of a bundle into a folder, block by block; return the names that the folder now has."""
+    with opened(path) as archive:
+        if PUBLIC not in archive.namelist():
+            return set()
+        place = folder / PUBLIC
+        with archive.open(PUBLIC) as content, private_to_owner(), naming_file(place), writing(place) as file:
+            shutil.copyfileobj(content, file, SMALL)
+    return {PUBLIC}
 
 
 def key_for(files: dict[str, bytes], site: Path, path: Path) -> Path | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-import os
 import re
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from protea.core.errors import ConfigError, PayloadError
-from protea.core.files import write_bytes
+from protea.core.files import write_bytes, write_private
 
 YEARS = 10  # that the CA is valid; the server's certificate has two, and is made anew at every start
 SIGNATURE = 64  # bytes
@@ -41,15 +40,6 @@ UNREADABLE = (
     x509.InvalidVersion,
 )  # keys, certificates
 HERE = ("localhost", "127.0.0.1", "::1")  # names of this machine, for itself
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a whole file that only its owner can read."""
-    before = os.umask(0o077)
-    try:
-        write_bytes(path, content)
-    finally:
-        os.umask(before)
 
 
 def make_tls(folder: Path, hosts: list[str]) -> None:

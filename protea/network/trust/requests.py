@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from protea.core.errors import ConfigError
-from protea.core.files import write_text
-from protea.network.trust.keys import make_site_key, write_private
+from protea.core.files import write_private, write_text
+from protea.network.trust.keys import make_site_key
 from protea.network.trust.signatures import SiteKey, holds, site_public_key
 
 FORMAT = 1

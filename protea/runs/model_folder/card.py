@@ -9,7 +9,9 @@ import torch
 from protea.config.units import percent
 from protea.config.words import RULES
 from protea.data.table_cells import MISSING
+from protea.data.table_form import TableForm
 from protea.runs.model_folder.contents import TRIED, Contents
+from protea.runs.model_folder.reading import TOKENIZER, Reading
 
 HEAD = '''"""Class probabilities by this model, without Protea: python load.py {example}"""
 '''
@@ -44,9 +46,50 @@ for row in model(torch.tensor(x, dtype=torch.float64)):
 """
 
 
+TEXTS = """import csv, json, {modules}
+from pathlib import Path
+import {packages}
+
+here = Path(__file__).parent
+about = json.loads((here / "model.json").read_text(encoding="utf-8"))
+model, rule, texts = torch.export.load(here / "program.pt2").module(), about["preparation"]["texts"], sys.argv[1:]
+if texts[0].endswith(".csv"):
+    csv.field_size_limit(1 << 27)
+    with open(texts[0], newline="", encoding={encoding!r}) as file:
+        texts = [row[{column!r}] for row in csv.DictReader(file, delimiter={delimiter!r})]
+x = torch.full((len(texts), rule["length"]), rule["padding"])
+{numbers}
+for row in model(x):
+    print(about["classes"][row.argmax()], *(f"{{chance:.6f}}" for chance in row))
+"""
+
+WORDS = """for row, text in zip(x, texts):
+    words = re.findall(rule["word"], text.lower())[: len(row)]
+    row[: len(words)] = torch.tensor([1 + zlib.crc32(word.encode()) % (rule["size"] - 1) for word in words])"""
+
+TOKENS = """for row, coded in zip(x, tokenizers.Tokenizer.from_file(str(here / rule["file"])).encode_batch(texts)):
+    row[: len(coded.ids)] = torch.tensor(coded.ids)"""
+
+
+def texts_script(form: TableForm, reading: Reading) -> str:
+    """Return the file of a model of texts, which are given as they are or in a column of a table."""
+    words = reading.encoder is None
+    code = TEXTS.format(
+        modules="re, sys, zlib" if words else "sys",
+        packages="torch" if words else "tokenizers, torch",
+        encoding=(form.source.encoding or "utf-8").replace("utf-8", "utf-8-sig"),
+        delimiter=form.source.delimiter or ",",
+        column=form.source.text,
+        numbers=WORDS if words else TOKENS,
+    )
+    return HEAD.format(example='new.csv, or "a text" ...') + code
+
+
 def load_script(contents: Contents) -> str:
-    """Return the Python file that loads the model by torch alone."""
+    """Return the Python file that loads the model by torch alone; with the package tokenizers where it is needed."""
     preparation = contents.origin.preparation
+    if preparation.texts is not None and preparation.table is not None:
+        return texts_script(preparation.table, preparation.texts)
     if preparation.table is not None:
         gaps = preparation.fill is not None
         number = f'float("nan" if cell.lower() in {sorted(MISSING)} else cell)' if gaps else "float(cell)"
@@ -94,11 +137,16 @@ def _use(contents: Contents) -> Iterator[str]:
     preparation = contents.origin.preparation
     example = "new.csv" if preparation.table is not None else "new.npz"
     yield from ("## Use it", "", "```sh", f"protea predict THIS_FOLDER {example}")
-    yield from (
-        f"python load.py {example}      # needs torch{'' if preparation.table else ' and numpy'} only",
-        "```",
-        "",
-    )
+    reading = preparation.texts
+    others = "" if preparation.table else " and numpy"
+    others = " and tokenizers" if reading is not None and reading.encoder is not None else others
+    yield f"python load.py {example}      # needs torch{others} only"
+    if reading is not None and preparation.table is not None:
+        yield from ('python load.py "a text"', "```", "")
+        yield from _texts(preparation.table, reading)
+        yield from (f"Classes: {', '.join(f'`{name}`' for name in contents.origin.classes)}.", "")
+        return
+    yield from ("```", "")
     yield f"The program takes a batch `(samples, {', '.join(map(str, preparation.shape))})` of `{preparation.word}`"
     yield "and gives class probabilities. Numbers are as in the file: " + (
         "scaling is part of the program." if preparation.scalings else "nothing has to be scaled."
@@ -108,6 +156,29 @@ def _use(contents: Contents) -> Iterator[str]:
     if preparation.table is not None:
         yield from (f"Columns: {', '.join(f'`{name}`' for name in preparation.table.features)}.", "")
     yield from (f"Classes: {', '.join(f'`{name}`' for name in contents.origin.classes)}.", "")
+
+
+def _texts(form: TableForm, reading: Reading) -> Iterator[str]:
+    yield f"Texts are in the column `{form.source.text}` of a table.  The program takes `(samples, {reading.length})`"
+    yield "whole numbers (`int64`) and gives class probabilities."
+    yield ""
+    if reading.encoder is None:
+        yield "A text is put into small letters and cut into words by the rule in `model.json`; the first"
+        yield f"{reading.length} are read.  The number of a word is 1 plus its CRC-32 modulo {reading.size - 1}:"
+        yield "there is no vocabulary.  0 is no word."
+    else:
+        yield f"A text is cut into tokens by `{TOKENIZER}`, {reading.length} at most; -1 is no token."
+        yield "The folder carries all layers of its encoder, also those that were not trained."
+        yield licence(reading)
+        yield f"Checksum of the encoder as it was before: `{reading.encoder.checksum}`."
+    yield ""
+
+
+def licence(reading: Reading) -> str:
+    """Say under what licence the encoder is that a folder carries."""
+    known = reading.encoder.licence if reading.encoder is not None else ""
+    said = f"The licence of that encoder is {known}, as its model card says" if known else "It states no licence"
+    return f"{said}: see what that asks for before you pass the folder on."
 
 
 def _data(contents: Contents) -> Iterator[str]:
@@ -141,6 +212,8 @@ def _files(contents: Contents) -> Iterator[str]:
     yield "| `program.json`, `constants.safetensors` | the same as plain data, which Protea reads |"
     if contents.onnx is not None:
         yield "| `model.onnx` | the same for ONNX Runtime: `samples` in, `probabilities` out |"
+    if contents.origin.preparation.texts is not None and contents.origin.preparation.texts.encoder is not None:
+        yield f"| `{TOKENIZER}` | vocabulary and rules of tokens, for the package tokenizers |"
     yield "| `weights.safetensors` | the network alone, by the names of its parameters |"
     if contents.prototypes:
         yield "| `prototypes.safetensors` | class prototypes: vectors, and the samples behind each |"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,13 @@ from protea.config.words import RULES
 from protea.core.errors import ConfigError
 from protea.core.payload import Named
 from protea.core.prototypes import Prototypes
+from protea.core.split_model import PairedView, SplitModel
 from protea.evaluation.counts import probabilities
 from protea.models.architectures import count_parameters
 from protea.runs.model_folder.onnx_file import refuse_without_onnx, to_onnx
 from protea.runs.model_folder.preparation import Preparation, Prepare
 from protea.runs.model_folder.program import CLOSE, TensorProgram, TraceError, largest_difference, traced
+from protea.runs.model_folder.reading import Read, Reading
 from protea.runs.trained import TrainedClient
 
 TRIED = 64  # random inputs on which a program is compared with what it was made of
@@ -65,7 +67,9 @@ class Answering(nn.Module):
 
     def __init__(self, preparation: Preparation, model: nn.Module, answer: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.prepare, self.model, self._answer = Prepare(preparation), model, answer
+        view = model.view if isinstance(model, SplitModel) else None
+        self.prepare: nn.Module = Prepare(preparation) if view is None else Read(view)
+        self.model, self._answer = model, answer
 
     def forward(self, x: Tensor) -> Tensor:
         return probabilities(self._answer(self.prepare(x))).float()
@@ -83,13 +87,13 @@ def contents_of(
     client = trained.client
     if onnx:
         refuse_without_onnx()
-    if trained.model.view is not None:
-        raise ConfigError(
-            f"The model of {origin.who} reads texts ({trained.model.name}), and a program has no tokenizer.  "
-            f"{origin.instead}"
-        )
     if client.device.type != "cpu":
         raise ConfigError(f"The model of {origin.who} is on {client.device}; a program is made on the CPU.")
+    if trained.model.view is not None:
+        try:
+            origin = replace(origin, preparation=origin.preparation.of_texts(Reading.of(trained.model.view)))
+        except ConfigError as error:
+            raise ConfigError(f"{trained.model.name} cannot be exported: {error}\n  {origin.instead}") from error
     asked = rule or "method"
     try:
         exported, program, difference = program_of(trained, origin, asked)
@@ -133,7 +137,9 @@ def program_of(trained: TrainedClient, origin: Origin, rule: str) -> tuple[Expor
     x = origin.preparation.drawn(TRIED, trained.client.train.dataset.x)
     with torch.no_grad():
         module = Answering(origin.preparation, trained.model, trained.answering(rule)).eval()
-        module(x[:3])  # what is made at the first call is made now, not within the program
+        first = module(x[:3])  # what is made at the first call is made now, not within the program
+    if isinstance(trained.model.view, PairedView) and first.isnan().any():
+        raise TraceError("it needs what all clients see of a text alike, which a program does not make.")
     exported = traced(module, x[:3])
     program = TensorProgram.of(exported)
     difference = max(

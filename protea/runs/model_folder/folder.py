@@ -7,9 +7,9 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from protea.core.client import EVALUATION_BATCH
-from protea.core.errors import CheckpointError, ConfigError, ProteaError
+from protea.core.errors import CheckpointError, ConfigError, DataError, PluginError, ProteaError
 from protea.core.files import FileSum, read_sealed, sync_folder, write_bytes, write_json, write_sealed, write_text
 from protea.core.payload import Named
 from protea.core.shell import quoted
@@ -29,10 +29,12 @@ from protea.runs.model_folder.card import load_script, model_card
 from protea.runs.model_folder.contents import Contents
 from protea.runs.model_folder.preparation import Preparation
 from protea.runs.model_folder.program import TensorProgram, to_pt2
+from protea.runs.model_folder.reading import TOKENIZER
 from protea.runs.predictions import Predictions
 
 FORMAT = 1
 ABOUT = "model.json"
+LARGE = 1 << 24  # bytes of a file that is packed as it is: weights hardly shrink, and an encoder has many
 
 
 def is_model_folder(path: Path) -> bool:
@@ -67,9 +69,10 @@ def write_folder(contents: Contents, path: Path) -> Path:
         shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
         partial.mkdir()
         _fill(partial, contents)
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(packed, "w") as archive:
             for file in sorted(partial.iterdir()):
-                archive.write(file, f"{path.name}/{file.name}")
+                kind = zipfile.ZIP_STORED if file.stat().st_size > LARGE else zipfile.ZIP_DEFLATED
+                archive.write(file, f"{path.name}/{file.name}", kind)
         partial.rename(path)
         packed.replace(zip_of(path))
         sync_folder(path.absolute().parent)
@@ -90,6 +93,9 @@ def _fill(folder: Path, contents: Contents) -> None:
     write_bytes(folder / "constants.safetensors", save(constants))
     write_json(folder / "program.json", program.to_table())
     write_bytes(folder / "program.pt2", to_pt2(contents.exported))
+    texts = contents.origin.preparation.texts
+    if texts is not None and texts.encoder is not None:
+        write_text(folder / TOKENIZER, texts.tokenizer)
     if contents.onnx is not None:
         write_bytes(folder / "model.onnx", contents.onnx)
     if contents.prototypes:
@@ -166,7 +172,11 @@ class ModelFolder:
     def preparation(self) -> Preparation:
         """What is done to new samples before the model sees them."""
         with _naming(self.path):
-            return Preparation.from_table(self.about["preparation"])
+            found = Preparation.from_table(self.about["preparation"])
+            if found.texts is None or found.texts.encoder is None:
+                return found
+            content = (self.path / TOKENIZER).read_text(encoding="utf-8")
+            return found.of_texts(replace(found.texts, tokenizer=content))
 
     @cached_property
     def program(self) -> TensorProgram:
@@ -179,24 +189,26 @@ class ModelFolder:
     def _tensors(self, name: str) -> Named:
         return load((self.path / f"{name}.safetensors").read_bytes())
 
-    def predict(self, x: Tensor, told: Callable[[int], object] = lambda done: None) -> Tensor:
-        """Return class probabilities, float32 ``(samples, classes)``, of samples as numbers of a file."""
-        parts, done, program = [torch.zeros(0, len(self.classes))], 0, self.program
-        batches = x.to(self.preparation.dtype).split(EVALUATION_BATCH)
+    def predict(self, x: Tensor | Sequence[str], told: Callable[[int], object] = lambda done: None) -> Tensor:
+        """Return class probabilities, float32 ``(samples, classes)``, of samples as numbers of a file, or as texts."""
+        parts, program, texts = [torch.zeros(0, len(self.classes))], self.program, self.preparation.texts
+        if isinstance(x, Tensor) != (texts is None):
+            raise DataError(f"{self.path}: this model takes {'numbers' if texts is None else 'texts'}.")
         with _naming(self.path):
-            for batch in batches:
-                parts.append(program(batch))
+            for start in range(0, len(x), EVALUATION_BATCH):
+                some = x[start : start + EVALUATION_BATCH]
+                batch = some if isinstance(some, Tensor) or texts is None else texts(some)
+                assert isinstance(batch, Tensor)
+                parts.append(program(batch.to(self.preparation.dtype)))
                 if parts[-1].shape != (len(batch), len(self.classes)):
                     raise ConfigError(
                         f"the program gives {tuple(parts[-1].shape)}, not one probability for each class."
                     )
-                done += len(batch)
-                told(done)
+                told(start + len(batch))
         return torch.cat(parts)
 
     def predictions(self, samples: NewSamples, told: Callable[[int], object] = lambda done: None) -> Predictions:
         """Answer new samples that :meth:`Preparation.read` has read."""
-        assert isinstance(samples.x, Tensor)
         return Predictions(samples, self.predict(samples.x, told), self.classes)
 
 
@@ -205,6 +217,8 @@ def _naming(path: Path) -> Iterator[None]:
     """Turn whatever a folder's content leads to into an error that names the folder."""
     try:
         yield
+    except PluginError:
+        raise
     except (ProteaError, OSError, ValueError, RuntimeError, TypeError, KeyError, SafetensorError) as error:
         raise _damaged(path, str(error)) from error
 

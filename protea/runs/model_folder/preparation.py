@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ from protea.data.gaps import fill_in
 from protea.data.new_samples import NewSamples, SampleForm, described, fitted, read_in_form
 from protea.data.scaling import Scaling
 from protea.data.table_form import TableForm
+from protea.runs.model_folder.reading import Reading
 
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
 
@@ -31,6 +32,7 @@ class Preparation:
     table: TableForm | None = None
     scaling: Scaling | None = None  # after that of the table
     counted: bool = True  # labels that are numbers count through the classes, from 0; else they are their names
+    texts: Reading | None = None  # how texts become the numbers; they are in a column of the table
 
     @classmethod
     def of(
@@ -52,6 +54,11 @@ class Preparation:
             counted = source.names is not None
         return cls(shape, dtype, None, scaling, counted)
 
+    def of_texts(self, reading: Reading) -> Self:
+        """Return the same preparation for texts: columns are those of the table, or else ``text`` and ``label``."""
+        table = self.table or TableForm(Csv("texts.csv", "label", text="text"), ("text", "label"), ())
+        return replace(self, shape=(reading.length,), dtype=torch.int64, table=table, texts=reading)
+
     @property
     def scalings(self) -> list[Scaling]:
         """All scalings, in the order in which they are applied."""
@@ -69,8 +76,9 @@ class Preparation:
         return next(name for name, dtype in DTYPES.items() if dtype == self.dtype)
 
     def read(self, path: Path, names: tuple[str, ...], *, resize: bool = False) -> NewSamples:
-        """Read new samples as the numbers that the file has; raise :class:`DataError` for what does not fit."""
-        form = SampleForm(names, self.shape, self.dtype, resize=resize, gaps=self.fill is not None)
+        """Read new samples as the numbers or texts of a file; raise :class:`DataError` for what does not fit."""
+        texts = self.texts is not None
+        form = SampleForm(names, self.shape, self.dtype, texts, resize=resize, gaps=self.fill is not None)
         if not path.exists():
             raise DataError(f"There is no {path}.  Give a table (.csv), arrays (.npz), or a folder of images.")
         found = (
@@ -81,14 +89,15 @@ class Preparation:
         if not len(found):
             raise DataError(f"{path} has no samples.")
         found = fitted(found, path, form)
-        assert isinstance(found.x, Tensor)
-        if self.dtype == torch.uint8 and found.x.dtype != torch.uint8:
+        if self.dtype == torch.uint8 and isinstance(found.x, Tensor) and found.x.dtype != torch.uint8:
             raise DataError(f"{path}: this model takes {described(form)} as bytes.  Save them as uint8.")
         return found
 
     def drawn(self, count: int, example: Tensor) -> Tensor:
         """Draw inputs to try a program with: of the form of a file's numbers, in the range of an ``example`` batch."""
         draw = torch.Generator().manual_seed(0)
+        if self.texts is not None:
+            return self.texts.drawn(count, draw)
         if self.dtype == torch.uint8:
             return torch.randint(0, 256, (count, *self.shape), generator=draw, dtype=torch.uint8)
         if self.dtype == torch.int64:
@@ -108,6 +117,7 @@ class Preparation:
             "table": None if self.table is None else self.table.to_table(),
             "scaling": None if self.scaling is None else self.scaling.to_table(),
             "counted": self.counted,
+            "texts": None if self.texts is None else self.texts.to_table(),
         }
 
     @classmethod
@@ -120,6 +130,7 @@ class Preparation:
                 None if table["table"] is None else TableForm.from_table(table["table"]),
                 None if table["scaling"] is None else Scaling.from_table(table["scaling"]),
                 bool(table["counted"]),
+                None if table.get("texts") is None else Reading.from_table(table["texts"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"the preparation of samples is not one: {error!r}.") from error
