@@ -311,7 +311,7 @@ def features_of_clients(drawn: Drawn) -> Plain | None:
     """Maps by t-SNE of the test samples' features of several clients, a row of panels for each method."""
     rows = []
     for label, run, _ in drawn.groups:
-        panels = []
+        panels: list[Plain] = []
         for client, each in (run["details"]["space"] or {"features": {}})["features"].items():
             frame = each["frames"][-1] if each else {}
             if "tsne" in frame and frame["owner"]:
