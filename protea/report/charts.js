@@ -30,6 +30,8 @@ function ends(values, air, least = -Infinity, most = Infinity) {
 // Round numbers along an axis, as many as there is room for.
 const along = (low, high, width, whole) => d3.ticks(low, high, Math.max(2, Math.min(10, width / 85))).filter((tick) => !whole || Number.isInteger(tick));
 
+const dotted = (one) => one.points.length <= 40; // more dots would be a thick line
+
 // Lines over a common axis.  series: {name, points: [[x, y]], band: [[x, low, high]], k, dash, symbol, faint, thick}.
 function lineChart(width, label, { series, guides = [], x, y }) {
   const height = Math.round(Math.min(380, Math.max(260, width * 0.4))), drawn = series.filter((one) => one.points.length);
@@ -41,7 +43,7 @@ function lineChart(width, label, { series, guides = [], x, y }) {
     const look = { stroke: paint(one.k), strokeOpacity: one.faint ? 0.16 : 1 };
     if (one.band && one.band.length > 1) marks.push(Plot.areaY(one.band, { x: "0", y1: "1", y2: "2", fill: paint(one.k), fillOpacity: 0.18, className: "band" }));
     marks.push(Plot.line(one.points, { x: "0", y: "1", ...look, strokeWidth: one.thick ? 3.2 : 1.7, strokeDasharray: one.dash || null, className: "series" }));
-    if (one.points.length <= 40) marks.push(Plot.dot(one.points, { x: "0", y: "1", r: one.thick ? 3 : 2.2, symbol: one.symbol || "circle", fill: paint(one.k), fillOpacity: one.faint ? 0.16 : 1, className: "dots" }));
+    if (dotted(one)) marks.push(Plot.dot(one.points, { x: "0", y: "1", r: one.thick ? 3 : 2.2, symbol: one.symbol || "circle", fill: paint(one.k), fillOpacity: one.faint ? 0.16 : 1, className: "dots" }));
   }
   const near = nearby(drawn, x, y, read);
   if (medium.interactive) marks.push(Plot.ruleX(near, Plot.pointerX({ x: "x", stroke: SOFT, strokeDasharray: "2 2" })), card(near, Plot.pointerX, { x: "x", y: "y", title: "text" }));
@@ -52,7 +54,7 @@ function lineChart(width, label, { series, guides = [], x, y }) {
     y: { domain: range, label: y.name, grid: true, ticks: 5, tickFormat: (v) => show(y)(v) },
   });
   picture.querySelectorAll(".series").forEach((group, i) => Object.assign(group.dataset, { name: drawn[i].name, points: drawn[i].points.length }));
-  return html("div", {}, picture, medium.legend([...drawn, ...guides.map((guide) => ({ ...guide, guide: true }))]));
+  return html("div", {}, picture, medium.legend([...drawn.map((one) => ({ ...one, symbol: dotted(one) && one.symbol })), ...guides.map((guide) => ({ ...guide, guide: true }))]));
 }
 
 // For every x the values of all lines there, largest first.
