@@ -4,7 +4,7 @@
     python benchmarks/plots.py sites [FILE.png]
 
 The first needs growth.py, scale.py, geometry.py and target.py to have been run, the second, which draws
-docs/sites.png, needs sites.py.  Both need matplotlib (``protea[plots]``).
+docs/sites.png, needs sites.py.  Both need matplotlib (``protea[docs]``).
 """
 
 from __future__ import annotations

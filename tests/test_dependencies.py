@@ -14,6 +14,8 @@ PACKAGES = {
     "PIL": "pillow",
     "sklearn": "scikit-learn",
     "grpc": "flwr",
+    "py_mini_racer": "mini-racer",
+    "vl_convert": "vl-convert-python",
 }  # modules that come in a package of another name
 INDIRECT = {"tensorboard"}  # needed by torch
 

@@ -42,7 +42,7 @@ EXTRAS = {
     "flwr-datasets": ("flwr_datasets",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "pandas": ("pandas",),
-    "plots": ("matplotlib",),
+    "plots": ("mini-racer", "vl-convert-python"),
     "privacy": ("opacus",),
 }
 

@@ -5,12 +5,13 @@
 const INK = "var(--ink)", SOFT = "var(--soft)", RULE = "var(--rule)", PAPER = "var(--paper)", PANEL = "var(--panel)";
 const paint = (k) => (k === "soft" ? SOFT : `var(--${k})`);
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-const SYMBOLS = ["circle", "square", "triangle"]; // of classes that share a colour
-const symbol = (index) => SYMBOLS[Math.floor(index / COLOURS) % SYMBOLS.length];
+const SYMBOLS = ["circle", "square", "triangle", "diamond"];
+const symbol = (index) => SYMBOLS[Math.floor(index / COLOURS) % 3]; // of classes that share a colour
+const outline = (name, radius) => d3.symbol({ circle: d3.symbolCircle, square: d3.symbolSquare, triangle: d3.symbolTriangle, diamond: d3.symbolDiamond }[name], Math.PI * radius ** 2)();
 
 // A picture that says what it shows.
-function plotted(label, options) {
-  const axis = { labelArrow: "none", labelAnchor: "center", ...(options.axis || {}) };
+function plotted(label, { axis: both, ...options }) {
+  const axis = { labelArrow: "none", labelAnchor: "center", ...both };
   const picture = Plot.plot({ className: "chart", ...options, x: { ...axis, ...options.x }, y: { ...axis, ...options.y } });
   picture.setAttribute("role", "img");
   picture.setAttribute("aria-label", label);
@@ -18,7 +19,7 @@ function plotted(label, options) {
 }
 
 // What the pointer is near to, on a card beside it.
-const card = (data, pointer, channels) => Plot.tip(data, pointer({ fill: PAPER, stroke: RULE, className: "card", fontSize: 12, ...channels }));
+const card = (data, pointer, channels) => (medium.interactive ? Plot.tip(data, pointer({ fill: PAPER, stroke: RULE, className: "card", fontSize: 12, ...channels })) : null);
 
 // Both ends of an axis for values that need not begin at 0, with some air.
 function ends(values, air, least = -Infinity, most = Infinity) {
@@ -29,7 +30,9 @@ function ends(values, air, least = -Infinity, most = Infinity) {
 // Round numbers along an axis, as many as there is room for.
 const along = (low, high, width, whole) => d3.ticks(low, high, Math.max(2, Math.min(10, width / 85))).filter((tick) => !whole || Number.isInteger(tick));
 
-// Lines over a common axis.  series: {name, points: [[x, y]], band: [[x, low, high]], k, dash, faint, thick}.
+const dotted = (one) => one.points.length <= 40; // more dots would be a thick line
+
+// Lines over a common axis.  series: {name, points: [[x, y]], band: [[x, low, high]], k, dash, symbol, faint, thick}.
 function lineChart(width, label, { series, guides = [], x, y }) {
   const height = Math.round(Math.min(380, Math.max(260, width * 0.4))), drawn = series.filter((one) => one.points.length);
   const ys = [...drawn.flatMap((one) => [...one.points.map((p) => p[1]), ...(one.band || []).flatMap((b) => [b[1], b[2]])]), ...guides.map((guide) => guide.value)];
@@ -40,17 +43,18 @@ function lineChart(width, label, { series, guides = [], x, y }) {
     const look = { stroke: paint(one.k), strokeOpacity: one.faint ? 0.16 : 1 };
     if (one.band && one.band.length > 1) marks.push(Plot.areaY(one.band, { x: "0", y1: "1", y2: "2", fill: paint(one.k), fillOpacity: 0.18, className: "band" }));
     marks.push(Plot.line(one.points, { x: "0", y: "1", ...look, strokeWidth: one.thick ? 3.2 : 1.7, strokeDasharray: one.dash || null, className: "series" }));
-    if (one.points.length <= 40) marks.push(Plot.dot(one.points, { x: "0", y: "1", r: one.thick ? 3 : 2.2, fill: paint(one.k), fillOpacity: one.faint ? 0.16 : 1, className: "dots" }));
+    if (dotted(one)) marks.push(Plot.dot(one.points, { x: "0", y: "1", r: one.thick ? 3 : 2.2, symbol: one.symbol || "circle", fill: paint(one.k), fillOpacity: one.faint ? 0.16 : 1, className: "dots" }));
   }
   const near = nearby(drawn, x, y, read);
-  marks.push(Plot.ruleX(near, Plot.pointerX({ x: "x", stroke: SOFT, strokeDasharray: "2 2" })), card(near, Plot.pointerX, { x: "x", y: "y", title: "text" }));
+  if (medium.interactive) marks.push(Plot.ruleX(near, Plot.pointerX({ x: "x", stroke: SOFT, strokeDasharray: "2 2" })), card(near, Plot.pointerX, { x: "x", y: "y", title: "text" }));
+  const range = ends(ys, 0.06, y.least, y.most), letters = d3.max(d3.ticks(...range, 5), (tick) => show(y)(tick).length);
   const picture = plotted(label, {
-    width, height, marks, marginLeft: 52, marginBottom: 42, marginRight: 14, marginTop: 12,
-    x: { type: "linear", domain: [x.least ?? left, right === left ? left + 1 : right], label: x.name, ticks: along(x.least ?? left, right, width, x.whole), tickFormat: (v) => show(x)(v) },
-    y: { domain: ends(ys, 0.06, y.least, y.most), label: y.name, grid: true, ticks: 5, tickFormat: (v) => show(y)(v) },
+    width, height, marks, marginLeft: Math.max(52, 26 + 7 * letters), marginBottom: 42, marginRight: 14, marginTop: 12,
+    x: { type: x.type || "linear", domain: [x.least ?? left, right === left ? left + 1 : right], label: x.name, ticks: x.ticks || along(x.least ?? left, right, width, x.whole), tickFormat: (v) => show(x)(v) },
+    y: { domain: range, label: y.name, grid: true, ticks: 5, tickFormat: (v) => show(y)(v) },
   });
   picture.querySelectorAll(".series").forEach((group, i) => Object.assign(group.dataset, { name: drawn[i].name, points: drawn[i].points.length }));
-  return html("div", {}, picture, legend([...drawn, ...guides.map((guide) => ({ ...guide, guide: true, k: "" }))]));
+  return html("div", {}, picture, medium.legend([...drawn.map((one) => ({ ...one, symbol: dotted(one) && one.symbol })), ...guides.map((guide) => ({ ...guide, guide: true }))]));
 }
 
 // For every x the values of all lines there, largest first.
@@ -95,18 +99,24 @@ function bubbleChart(width, label, { rows, columns, values, names, unit }) {
 const CIVIDIS = d3.interpolateCividis, DIVERGING = (share) => d3.interpolatePuOr(1 - share); // both safe for colour-blind readers
 
 // A grid of shaded cells; null cells stay empty.
-function heatMap(width, label, { rows, columns, values, low, high, shade, names, show, square }) {
+function heatMap(width, label, { rows, columns, values, low, high, shade, names, show, unit, square }) {
   const frame = grid(rows, columns, width, (room) => Math.max(square ? 12 : 3, Math.min(square ? 40 : 60, room / columns.length)), (step) => (square ? step : Math.max(12, Math.min(26, 300 / rows.length))), names);
   const cells = values.flatMap((row, r) => row.map((value, c) => ({ r, c, value, text: there(value) ? `${names[0]} ${rows[r]}, ${names[1]} ${columns[c]}: ${show(value)}` : "" }))).filter((each) => there(each.value));
   for (const each of cells) each.fill = d3.color(shade((each.value - low) / (high - low))).formatHex();
   const light = (hex) => d3.lab(hex).l > 58, { options } = frame;
-  const inside = frame.step >= 27 ? [true, false].map((is) => Plot.text(cells.filter((each) => light(each.fill) === is), { x: "c", y: "r", text: (each) => show(each.value), fill: is ? "#111" : "#fff", className: "inside" })) : [];
+  const inside = frame.step >= 27 ? [true, false].map((is) => Plot.text(cells.filter((each) => light(each.fill) === is), { x: "c", y: "r", text: (each) => show(each.value), fill: is ? "#111" : "#fff", fontSize: 10.5, className: "inside" })) : [];
   const picture = plotted(label, {
     ...options, color: { type: "identity" }, x: { ...options.x, type: "band", padding: frame.step > 8 ? 0.04 : 0 }, y: { ...options.y, type: "band", padding: 0.05 },
     marks: [...frame.axes, Plot.cell(cells, { x: "c", y: "r", fill: "fill", className: "cells" }), ...inside, card(cells, Plot.pointer, { x: "c", y: "r", title: "text" })],
   });
-  const key = Plot.legend({ color: { type: "linear", domain: [low, high], interpolate: shade }, width: 180, height: 52, ticks: 3, tickFormat: (v) => show(v), className: "chart" });
-  return html("div", {}, picture, html("div", { class: "ramp" }, key));
+  return html("div", {}, picture, html("div", { class: "ramp" }, ramp(low, high, shade, show, unit)));
+}
+
+// The shades of a heat map, and the numbers that they stand for.
+function ramp(low, high, shade, show, unit) {
+  const end = d3.scaleLinear([0, 60], [low, high]), parts = d3.range(60).map((i) => ({ x1: end(i), x2: end(i + 1), fill: shade((i + 0.5) / 60) }));
+  const axis = { domain: [low, high], ticks: [low, (low + high) / 2, high], tickFormat: (v) => show(v), label: unit, labelArrow: "none", labelAnchor: "center" };
+  return Plot.plot({ className: "chart", width: 220, height: 52, margin: 20, marginTop: 0, marginBottom: 38, color: { type: "identity" }, x: axis, y: { axis: null }, marks: [Plot.rect(parts, { x1: "x1", x2: "x2", y1: 0, y2: 1, fill: "fill", shapeRendering: "crispEdges" })] });
 }
 
 // For each row a ring and a dot on one axis, joined by a line.  rows: {name, ring, dot, k, text}.
@@ -125,8 +135,8 @@ function dumbbells(width, label, { rows, name, rowName, format, names, least = -
       card(found, Plot.pointerY, { x: (row) => d3.max(both(row)), y: "i", title: "text" }),
     ],
   });
-  const key = (text, fill) => html("li", {}, svg("svg", { width: 14, height: 12, "aria-hidden": "true" }, svg("circle", { cx: 7, cy: 6, r: 4.2, fill, stroke: INK, "stroke-width": 1.7 })), text);
-  return html("div", {}, picture, html("ul", { class: "legend" }, key(names[0], PANEL), key(names[1], INK)));
+  const key = (name, fill) => ({ name, mark: { d: outline("circle", 4.2), fill, stroke: INK, "stroke-width": 1.7 } });
+  return html("div", {}, picture, medium.legend([key(names[0], PANEL), key(names[1], INK)]));
 }
 
 // Rows of dots on one axis, with a bar at their mean, its interval, and the row's own guide.
@@ -163,26 +173,34 @@ function stackedBars(width, label, { columns, series, x, y }) {
     y: { domain: [0, d3.max(base) * 1.05 || 1], label: y.name, grid: true, ticks: 5 },
     marks: [Plot.rect(parts, { x1: "x1", x2: "x2", y1: "y1", y2: "y2", fill: "colour", className: "bars" }), card(parts, Plot.pointerX, { x: "x", y: "y2", title: "text" })],
   });
-  return html("div", {}, picture, legend(series.map((one) => ({ ...one, area: true }))));
+  return html("div", {}, picture, medium.legend(series.map((one) => ({ ...one, area: true }))));
 }
 
-// Points in the square from -1 to 1, or scaled to fill it.  points: {x, y, kind, index, text, faint, mark}; paths: {index, points, faint}.
-function scatterPlot(width, label, points, paths, near) {
-  const side = Math.min(width, 560), [left, right] = near ? d3.extent(points, (p) => p.x) : [-1, 1], [low, high] = near ? d3.extent(points, (p) => p.y) : [-1, 1];
+// How points of each kind look on a map, the hindmost first: small dots, dots, and rings.
+const KINDS = {
+  sample: { r: 2, fillOpacity: 0.55 },
+  client: { r: 4.2, fillOpacity: 0.75, stroke: PAPER, strokeWidth: 0.8 },
+  global: { r: 8.5, fillOpacity: 0.75, fill: PAPER, strokeWidth: 2.6 },
+};
+
+// Points in the square from -1 to 1, or scaled to fill it; both axes have one scale.
+// points: {x, y, kind, index, text, faint, mark}; paths: {index, points, faint}; names: of the axes.
+function scatterPlot(width, label, points, paths, { near, names, dash = null, marks = [], ...options }) {
+  const side = Math.min(width, 560), all = near ? [...points.map((p) => [p.x, p.y]), ...paths.flatMap((path) => path.points)] : [[-1, -1], [1, 1]];
+  const [left, right] = d3.extent(all, (p) => p[0]), [low, high] = d3.extent(all, (p) => p[1]);
   const half = (Math.max(right - left, high - low) || 1) / 2, around = (middle) => [middle - half, middle + half];
   const ways = paths.flatMap((path) => path.points.map(([x, y]) => ({ x, y, index: path.index, faint: path.faint })));
-  const of = (kind) => points.filter((point) => point.kind === kind), k = (point) => paint(colour(point.index)), seen = (full) => (point) => (point.faint ? 0.1 : full);
-  const shape = { x: "x", y: "y", symbol: (point) => symbol(point.index) };
+  const k = (point) => paint(colour(point.index)), seen = (full) => (point) => (point.faint ? 0.1 : full), shape = { x: "x", y: "y", symbol: (point) => symbol(point.index) };
+  const dots = Object.entries(KINDS).map(([kind, look]) => Plot.dot(points.filter((point) => point.kind === kind), {
+    ...shape, fill: k, ...look, fillOpacity: seen(look.fillOpacity), ...(kind === "global" ? { stroke: k, strokeOpacity: seen(1) } : {}), className: "points",
+  }));
   return plotted(label, {
-    width: side, height: side, margin: 18, color: { type: "identity" }, symbol: { type: "identity" }, opacity: { type: "identity" }, axis: { axis: null },
-    x: { domain: around((left + right) / 2) }, y: { domain: around((low + high) / 2) },
+    width: side, height: side, margin: 4, marginLeft: 20, marginBottom: 20, inset: 14, color: { type: "identity" }, symbol: { type: "identity" }, opacity: { type: "identity" }, axis: { ticks: [] }, ...options,
+    x: { domain: around((left + right) / 2), label: names[0] }, y: { domain: around((low + high) / 2), label: names[1] },
     marks: [
-      Plot.frame({ stroke: RULE, fill: PAPER, inset: -17, rx: 4 }),
-      Plot.line(ways, { x: "x", y: "y", z: "index", stroke: k, strokeWidth: 1.2, strokeOpacity: 0.6, className: "trails" }),
-      Plot.dot(of("sample"), { ...shape, r: 2, fill: k, fillOpacity: seen(0.55), className: "points" }),
-      Plot.dot(of("client"), { ...shape, r: 4.2, fill: k, fillOpacity: seen(0.75), stroke: PAPER, strokeWidth: 0.8, className: "points" }),
-      Plot.dot(of("global"), { ...shape, r: 8.5, fill: PAPER, fillOpacity: seen(0.75), stroke: k, strokeOpacity: seen(1), strokeWidth: 2.6, className: "points" }),
-      Plot.text(of("global"), { x: "x", y: "y", text: (point) => point.mark || "", fill: INK, fontWeight: 600, className: "marks" }), card(points, Plot.pointer, { x: "x", y: "y", title: "text" }),
+      Plot.frame({ stroke: RULE, fill: PAPER, rx: 4 }),
+      Plot.line(ways, { x: "x", y: "y", z: "index", stroke: k, strokeWidth: 1.2, strokeOpacity: 0.6, strokeDasharray: dash, className: "trails" }), ...dots,
+      Plot.text(points.filter((point) => point.mark), { x: "x", y: "y", text: "mark", fill: INK, fontSize: 10.5, fontWeight: 600, className: "marks" }), card(points, Plot.pointer, { x: "x", y: "y", title: "text" }), ...marks,
     ],
   });
 }

@@ -3,8 +3,17 @@
 // Elements and words: small functions for all that is no chart.  Data enters the page as text and attributes, never as
 // markup.
 
-const COLOURS = 7; // .k0 to .k6 in page.css; later series take them again with another dash or shape
+const COLOURS = 7; // --k0 to --k6 in page.css; later series take them again with another dash or shape
 const DASHES = ["", "6 3", "2 3", "9 3 2 3"];
+
+// What differs between figures of a page, as here, and those of a file, as in paper.js: whether a pointer can be near,
+// how lines are told apart beside their colours, and where it stands what marks mean.
+const medium = {
+  interactive: true,
+  dash: (index) => DASHES[Math.floor(index / COLOURS) % DASHES.length],
+  shape: () => "circle",
+  legend: (entries) => html("ul", { class: "legend" }, ...entries.map((entry) => html("li", {}, svg("svg", { width: KEY, height: 14, "aria-hidden": "true" }, key(entry)), entry.name))),
+};
 
 function html(name, attributes, ...children) {
   return filled(document.createElement(name), attributes, children);
@@ -24,10 +33,6 @@ function filled(element, attributes, children) {
 
 function colour(index) {
   return `k${index % COLOURS}`;
-}
-
-function dash(index) {
-  return DASHES[Math.floor(index / COLOURS) % DASHES.length];
 }
 
 const number = (value, digits = 3) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(digits))));
@@ -59,10 +64,12 @@ function thinned(items, most) {
   return Array.from({ length: most }, (_, i) => items[Math.round((i * (items.length - 1)) / (most - 1))]);
 }
 
-function legend(entries) {
-  const key = (entry) =>
-    svg("svg", { width: 22, height: 12, "aria-hidden": "true", class: `${entry.k}${entry.thick ? " thick" : ""}` }, entry.area
-      ? svg("rect", { class: "area", x: 2, y: 1, width: 18, height: 10 })
-      : svg("line", { class: entry.guide ? "guide" : "line", x1: 1, x2: 21, y1: 6, y2: 6, "stroke-dasharray": entry.dash }));
-  return html("ul", { class: "legend" }, ...entries.map((entry) => html("li", {}, key(entry), entry.name)));
+// What stands in a legend before a name, in a box of 22 by 14: a mark, an area, or a line.
+const KEY = 22;
+
+function key({ mark, area, guide, thick, k, dash, symbol }) {
+  if (mark) return svg("path", { transform: `translate(${KEY / 2} 7)`, ...mark });
+  if (area) return svg("rect", { x: 2, y: 2, width: KEY - 4, height: 10, fill: paint(k) });
+  const line = svg("line", { class: guide ? "guide" : null, x1: 1, x2: KEY - 1, y1: 7, y2: 7, stroke: guide ? SOFT : paint(k), "stroke-width": thick ? 3.2 : 1.7, "stroke-dasharray": dash || null });
+  return symbol ? svg("g", {}, line, key({ mark: { d: outline(symbol, 4), fill: paint(k) } })) : line;
 }

@@ -65,7 +65,7 @@ function seeds(group) {
 }
 
 function series(name, points, index, more = {}) {
-  return { name, points, k: colour(index), dash: dash(index), ...more };
+  return { name, points, k: colour(index), dash: medium.dash(index), symbol: medium.shape(index), ...more };
 }
 
 function bySeries(what, list, show) {
@@ -206,7 +206,9 @@ function gainTable() {
 }
 
 function gainOfClients(width) {
-  const found = gainShown(), against = content.comparison.against, list = found.clients, count = (verdict) => list.filter((each) => each.verdict === verdict).length;
+  const found = gainShown();
+  if (!found) return missing("No two runs of one split compare.");
+  const against = content.comparison.against, list = found.clients, count = (verdict) => list.filter((each) => each.verdict === verdict).length;
   const which = there(found.seed) ? `, seed ${found.seed}` : "";
   const label = `Accuracy of each client with ${found.label} and with ${against}${which}, largest gain first. Better: ${count("better")}, worse: ${count("worse")}, neither: ${count("neither")}.`;
   const kind = { better: "k0", worse: "k1", neither: "soft" }, text = (each) => `client ${each.client}, ${each.samples} samples\n${against} ${percent(each.reference)}, ${found.label} ${percent(each.accuracy)}\n${points(each)}: ${each.verdict}`;
@@ -302,7 +304,7 @@ function cosines(width) {
   if (!found) return missing(`${shown().method} has no global prototypes in round ${space.rounds[frame]}.`);
   const names = found.classes.map((c) => details().classes[c]), off = found.rows.flatMap((row, r) => row.filter((_, c) => c > r));
   const label = `Cosines of the global prototypes after round ${space.rounds[frame]}: between two classes ${off.length ? `${number(Math.min(...off))} to ${number(Math.max(...off))}, mean ${number(mean(off))}` : "none"}.`;
-  return { picture: heatMap(Math.min(width, 620), label, { rows: names, columns: names, values: found.rows, low: -1, high: 1, shade: DIVERGING, names: ["class", "class"], show: (value) => value.toFixed(2), square: true }), table: { head: ["class", ...names], rows: found.rows.map((row, r) => [names[r], ...row.map((value) => value.toFixed(2))]) }, note: label };
+  return { picture: heatMap(Math.min(width, 620), label, { rows: names, columns: names, values: found.rows, low: -1, high: 1, shade: DIVERGING, names: ["class", "class"], show: (value) => value.toFixed(2), unit: "cosine", square: true }), table: { head: ["class", ...names], rows: found.rows.map((row, r) => [names[r], ...row.map((value) => value.toFixed(2))]) }, note: label };
 }
 
 // Indices of the rounds that have geometry.
@@ -348,7 +350,7 @@ function confusion(width) {
   const [most] = [...found.mistakes].sort((a, b) => b[2] - a[2]), worst = most ? `The commonest mistake: class ${names[most[0]]} is taken for ${names[most[1]]}, ${most[2]} ${most[2] === 1 ? "time" : "times"}.` : "There is no mistake.";
   const label = `After round ${found.round}, by the method's own rule, over all clients. ${worst}`;
   return {
-    picture: heatMap(width, label, { rows: rows.map((c) => names[c]), columns: columns.map((c) => names[c]), values, low: 0, high: 1, shade: CIVIDIS, names: ["class", "answered as"], show: (value) => (100 * value).toFixed(0), square: true }), note: `${label} Numbers are % of a row's samples.`,
+    picture: heatMap(width, label, { rows: rows.map((c) => names[c]), columns: columns.map((c) => names[c]), values, low: 0, high: 1, shade: CIVIDIS, names: ["class", "answered as"], show: (value) => (100 * value).toFixed(0), unit: "% of the samples of a class", square: true }), note: `${label} Numbers are % of a row's samples.`,
     table: { head: ["class", "samples", ...columns.map((c) => names[c])], rows: rows.map((c) => [names[c], String(found.samples[c]), ...columns.map((other) => String(count(c, other)))]) },
   };
 }
@@ -389,18 +391,24 @@ function map(which) {
       mark: owner === -1 && names[frame.label[i]].length < 4 ? names[frame.label[i]] : null,
     }));
     const near = state.zoom === "round", paths = near ? [] : trails(found.frames.slice(0, index + 1), by);
-    const order = { sample: 0, client: 1, global: 2 };
-    points.sort((a, b) => order[a.kind] - order[b.kind]);
+    const order = Object.keys(KINDS);
+    points.sort((a, b) => order.indexOf(a.kind) - order.indexOf(b.kind));
     const count = (name) => points.filter((point) => point.kind === name).length;
     const kept = space.all > space.rounds.length ? ` ${space.rounds.length} of ${space.all} snapshots are laid out.` : "";
     const axis = by === "pca" ? ` The axes hold ${percent(found.shares[0])} % and ${percent(found.shares[1])} % of the variance over all rounds.` : "";
     const text = `${MAPS[by]} map after round ${space.rounds[index]}: ${count("global")} global prototypes (rings), ${count("client")} of clients (dots)${count("sample") ? `, ${count("sample")} test samples (small dots)` : ""}. Axes are the same in all rounds${near ? ", scaled to this one" : "; lines show where global prototypes came from"}.${axis}${kept}`;
-    const keys = html("ul", { class: "legend" }, ...names.slice(0, 30).map((name, c) => html("li", {}, svg("svg", { width: 14, height: 14, "aria-hidden": "true" }, svg("path", { d: keyShape(c), transform: "translate(7 7)", fill: paint(colour(c)) })), name)), names.length > 30 ? html("li", {}, `and ${names.length - 30} more classes`) : null);
-    return { picture: html("div", {}, scatterPlot(width, text, points, paths, near), keys), note: text };
+    const axes = [0, 1].map((n) => (by === "pca" ? `PCA axis ${n + 1} (${percent(found.shares[n])} % of variance)` : `${MAPS[by]} axis ${n + 1} (no unit)`));
+    const kinds = Object.keys(CALLED).filter(count).map((name) => ({ name: CALLED[name], mark: { d: outline("circle", Math.min(5, KINDS[name].r)), fill: name === "global" ? PAPER : SOFT, stroke: SOFT, "stroke-width": name === "global" ? 2 : 0 } }));
+    return { picture: html("div", {}, scatterPlot(width, text, points, paths, { near, names: axes }), medium.legend(kinds), medium.legend(classKeys(names))), note: text, by };
   };
 }
 
-const keyShape = (index) => d3.symbol({ circle: d3.symbolCircle, square: d3.symbolSquare, triangle: d3.symbolTriangle }[symbol(index)], 70)();
+const CALLED = { sample: "test sample", client: "client's prototype", global: "global prototype" };
+
+function classKeys(names) {
+  const more = names.length > 30 ? [{ name: `and ${names.length - 30} more classes`, mark: {} }] : [];
+  return [...names.slice(0, 30).map((name, c) => ({ name, mark: { d: outline(symbol(c), 4.7), fill: paint(colour(c)) } })), ...more];
+}
 
 // Of each class, the way of its global prototype through the frames.
 function trails(frames, by) {
@@ -452,7 +460,7 @@ function byClass(width) {
   const names = details().classes, end = last(rows)[1], worst = end.reduce((best, value, c) => (there(value) && (!there(end[best]) || value < end[best]) ? c : best), 0);
   const label = `Accuracy on each class over rounds by the method's own rule. In round ${last(rows)[0]} the worst is class ${names[worst]} with ${percent(end[worst])} %.`;
   const columns = rows.map(([round]) => String(round)), values = names.map((_, c) => rows.map((row) => row[1][c]));
-  return { picture: heatMap(width, label, { rows: names, columns, values, low: 0, high: 1, shade: CIVIDIS, names: ["class", "round"], show: (value) => (100 * value).toFixed(0) }), table: { head: ["class", ...columns], rows: names.map((name, c) => [name, ...values[c].map(percent)]) }, note: label };
+  return { picture: heatMap(width, label, { rows: names, columns, values, low: 0, high: 1, shade: CIVIDIS, names: ["class", "round"], show: (value) => (100 * value).toFixed(0), unit: "accuracy in %" }), table: { head: ["class", ...columns], rows: names.map((name, c) => [name, ...values[c].map(percent)]) }, note: label };
 }
 
 function calibration(width) {

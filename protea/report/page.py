@@ -26,16 +26,6 @@ DRAWN = """:where(.chart) {
 :where(.chart tspan) {
   white-space: pre;
 }"""
-KEYS = """:where(.chart-ramp) {
-  display: block;
-  height: auto;
-  height: intrinsic;
-  max-width: 100%;
-  overflow: visible;
-}
-:where(.chart-ramp text) {
-  white-space: pre;
-}"""
 
 
 def page(content: Plain) -> str:
@@ -67,5 +57,5 @@ def digest(code: str) -> str:
 
 
 def drawing_style() -> str:
-    """The hashes of the styles that the drawing library writes."""
-    return " ".join(f"'{digest(style)}'" for style in (DRAWN, KEYS))
+    """The hash of the style that the drawing library writes."""
+    return f"'{digest(DRAWN)}'"

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from protea.core.errors import ConfigError, nearest
-from protea.core.files import write_text, writing
+from protea.core.files import write_bytes, write_text
 from protea.report import figures
 from protea.report import paper_plots as plots
 from protea.report.content import content
 from protea.report.paper_plots import Drawn, Plot
 from protea.runs.reader import RunReader
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of a paper: its number there, what it shows, how it is drawn, and what runs must have for it."""
+    """A figure of a paper: its number there, what it shows, where its numbers are from, and what it needs of runs."""
 
     name: str  # of the file: fig1-margins
     shows: str
@@ -29,38 +25,15 @@ class PaperFigure:
     needs: str
 
 
-def of_first_run(plot: Callable[[Figure, Any], bool]) -> Plot:
-    """Make a plot of a single run one of the first run that it can draw."""
-
-    def drawing(figure: Figure, drawn: Drawn) -> bool:
-        return any(plot(figure, run) for _, run, _ in drawn.groups if can_draw(plot, run))
-
-    return drawing
-
-
-def can_draw(plot: Callable[[Figure, Any], bool], run: Any) -> bool:
-    """Try a plot on a figure that nobody sees."""
-    from matplotlib.figure import Figure
-
-    return plot(Figure(), run)
-
-
-def across(plot: Callable[[Figure, Any], bool]) -> Plot:
-    """Make a plot of a report's content one of runs."""
-    return lambda figure, drawn: plot(figure, drawn.content)
-
-
 SNAPSHOTS = "snapshots of prototypes: run with evaluation.snapshots=5"
 EVALUATED = "rounds that were evaluated, by a method with global prototypes"
 PLANE = "two-dimensional features: run with data.source.kind=spiral models.dim=2 evaluation.snapshots=5"
 SERVER = "a server model: run fedprotokd or fedpkd with models.server and data.public"
 
-ACCURACY = PaperFigure("accuracy", "Accuracy over rounds", across(figures.accuracy), "rounds that were evaluated")
-DATA = PaperFigure("data", "Samples by client and class", of_first_run(figures.distribution), "a simulation")
+ACCURACY = PaperFigure("accuracy", "Accuracy over rounds", plots.of_page("accuracy"), "rounds that were evaluated")
+DATA = PaperFigure("data", "Samples by client and class", plots.of_page("data"), "a simulation")
 RADAR = PaperFigure("margins", "Margins of global prototypes and of the widest client", plots.margins_radar, EVALUATED)
-TSNE = PaperFigure(
-    "prototypes-tsne", "t-SNE of prototypes", of_first_run(figures.mapped("prototypes", "tsne")), SNAPSHOTS
-)
+TSNE = PaperFigure("prototypes-tsne", "t-SNE of prototypes", plots.of_page("map-tsne"), SNAPSHOTS)
 FEATURES = PaperFigure(
     "features-tsne",
     "t-SNE of the features of test samples, a panel for each client",
@@ -68,7 +41,7 @@ FEATURES = PaperFigure(
     f"{SNAPSHOTS} evaluation.features=4",
 )
 COMMUNICATION = PaperFigure(
-    "communication", "Accuracy against bytes", across(figures.communication), "rounds that were evaluated"
+    "communication", "Accuracy against bytes", plots.of_page("communication"), "rounds that were evaluated"
 )
 TARGET = PaperFigure(
     "rounds-to-target", "Rounds until an accuracy", plots.rounds_to_target, "two methods, evaluated several times"
@@ -89,7 +62,7 @@ PAPERS: dict[str, Sequence[PaperFigure]] = {
             plots.training_error,
             "the accuracy on training samples: run with evaluation.train=true",
         ),
-        PaperFigure("training-loss", "Training loss over rounds", plots.training_loss, "rounds with training"),
+        PaperFigure("training-loss", "Training loss over rounds", plots.of_page("loss"), "rounds with training"),
         numbered("fig5", TSNE),
         PaperFigure(
             "fig6-features-tsne",
@@ -164,29 +137,20 @@ def draw_paper(paper: str, runs: Sequence[RunReader], folder: Path, form: str) -
     if paper not in PAPERS:
         raise ConfigError(f"--paper is {paper!r}, of which there are no figures.  {nearest(paper, PAPERS)}")
     figures.require()
-    import matplotlib
-
-    matplotlib.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
     drawn = Drawn(content(runs), runs)
-    with matplotlib.rc_context(figures.STYLE):
-        for each in PAPERS[paper]:
-            yield written(each, drawn, folder / f"{paper}-{each.name}.{form}", form)
+    found = [each.plot(drawn) for each in PAPERS[paper]]
+    svgs = iter(figures.drawings(drawn.content, [each for each in found if each is not None]))
+    for each, asked in zip(PAPERS[paper], found, strict=True):
+        name, svg = f"{paper}-{each.name}", None if asked is None else next(svgs)
+        if svg is None:
+            yield f"Not drawn: {name} ({each.shows}).  It needs {each.needs}."
+        else:
+            write_bytes(folder / f"{name}.{form}", figures.rendered(svg, form))
+            yield f"Figure: {folder / f'{name}.{form}'} ({each.shows})"
     table = folder / f"{paper}-communication.md"
     write_text(table, traffic(drawn))
     yield f"Table: {table}"
-
-
-def written(each: PaperFigure, drawn: Drawn, path: Path, form: str) -> str:
-    """Write a figure, or say what it needs."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3.5, 2.6), layout="constrained")
-    if not each.plot(figure, drawn):
-        return f"Not drawn: {path.stem} ({each.shows}).  It needs {each.needs}."
-    with writing(path) as file:
-        figure.savefig(file, format=form, dpi=200, metadata=figures.UNDATED[form])
-    return f"Figure: {path} ({each.shows})"
 
 
 def traffic(drawn: Drawn) -> str:

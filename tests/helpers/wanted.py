@@ -20,7 +20,7 @@ PACKAGES = {  # that an extra brings, by which we see that it is installed
     "package": ("build", "hatchling"),
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),
-    "plots": ("matplotlib",),
+    "plots": ("py_mini_racer", "vl_convert"),
     "privacy": ("opacus",),
     "ray": ("ray",),
     "search": ("optuna",),

@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import pytest
 import torch
 from answered import answered_run
 from browsing import all_of, choose, chromium
+from pictures import Picture, pictures
 from typer.testing import CliRunner
 from wanted import extra
 
@@ -333,9 +335,8 @@ def test_gains_are_those_of_the_command_with_the_clients_of_the_first_seed(
         each.client: each.verdict for each in expected.clients
     }
     extra("plots")
-    figure = figures.made(figures.ACROSS["gain"], comparable)
-    assert figure is not None and len(figure.axes[0].lines) == len(differences)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["local", "fedproto"]
+    (picture,) = pictures(comparable, figures.on_page("gain", 0))
+    assert len(picture.marks("dumbbell")) == len(differences) and picture.words("key") == ["local", "fedproto"]
 
 
 def test_methods_with_every_client_alone_are_a_group_of_their_own(tmp_path: Path) -> None:
@@ -517,17 +518,38 @@ def test_the_command_says_what_is_wrong(first: Result, tmp_path: Path) -> None:
         (tmp_path / "taken" / "x").mkdir()
 
 
-def test_figures_without_matplotlib_say_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "find_spec", lambda name: None)
+@pytest.mark.parametrize("lacking", ["py_mini_racer", "vl_convert"])
+def test_figures_without_what_draws_them_say_what_to_type(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "find_spec", lambda name: None if name == lacking else object())
     with pytest.raises(ConfigError, match=re.escape(install_hint("plots"))):
         figures.require()
 
 
-def test_every_figure_is_written_for_papers(one: dict[str, Any], tmp_path: Path) -> None:
+def test_every_figure_is_written_for_papers(one: dict[str, Any], first: Result, tmp_path: Path) -> None:
+    """Each has as many marks as there are numbers: four clients, ten classes, three rounds."""
     extra("plots")
     found = figures.draw(one, tmp_path, "svg")
     assert {path.stem.removeprefix("first-") for path in found} == {*figures.ACROSS, *figures.SINGLE} - {"gain"}
     assert sorted(tmp_path.iterdir()) == sorted(found)
+    drawn = {path.stem.removeprefix("first-"): Picture(path.read_text()) for path in found}
+    assert not any("var(" in path.read_text() for path in found)
+    details = one["runs"][0]["details"]
+    counts = [count for client in details["clients"] for count in client["train"]]
+    frame = details["space"]["prototypes"]["frames"][-1]["owner"]
+    cosines = details["space"]["cosines"][-1]["classes"]
+    rules = [s for s in one["runs"][0]["scores"]["test"].values() if any(v is not None for v in s["calibration"])]
+    expected = {
+        ("accuracy", "series"): 1, ("accuracy", "dots"): 3, ("communication", "dots"): 3,
+        ("clients", "series"): 4 + 1, ("clients", "dots"): (4 + 1) * 3, ("data", "bubbles"): np.count_nonzero(counts),
+        ("classes", "cells"): sum(v is not None for row in details["by_class"] if row for v in row),
+        ("calibration", "series"): len(rules), ("cosines", "cells"): len(cosines) ** 2,
+        ("margins", "rings"): sum(each > 0 for each in details["geometry"][-1]["widest"]),
+        ("margins", "dots"): sum(each > 0 for each in details["geometry"][-1]["margins"]),
+        ("map-pca", "points"): len(frame), ("map-tsne", "points"): len(frame),
+        ("time", "bars"): len(one["runs"][0]["cost"]) * 3,
+    }  # fmt: skip
+    assert {key: len(drawn[key[0]].marks(key[1])) for key in expected} == expected
+    assert all(picture.root.get("width") == "252pt" for picture in drawn.values())  # 3.5 inches
 
 
 @pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
@@ -535,30 +557,38 @@ def test_figures_are_written_in_every_format(
     one: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, start: bytes
 ) -> None:
     extra("plots")
-    monkeypatch.setattr(figures, "ACROSS", {"accuracy": figures.accuracy})  # drawing all thirteen is slow
-    monkeypatch.setattr(figures, "SINGLE", {"time": figures.time})
+    monkeypatch.setattr(figures, "ACROSS", ["accuracy"])  # making all thirteen into pixels is slow
+    monkeypatch.setattr(figures, "SINGLE", ["map-pca"])
     found = figures.draw(one, tmp_path, form)
-    assert [path.name for path in found] == [f"accuracy.{form}", f"first-time.{form}"]
+    assert [path.name for path in found] == [f"accuracy.{form}", f"first-map-pca.{form}"]
     drawn = [path.read_bytes() for path in found]
     assert all(each.startswith(start) for each in drawn)
     assert [path.read_bytes() for path in figures.draw(one, tmp_path / "again", form)] == drawn
+    if form == "png":
+        assert struct.unpack(">I", drawn[0][16:20]) == (1050,)  # 300 to the inch
+    if form == "pdf":
+        assert b"/MediaBox [0 0 252 " in drawn[0] and b"LiberationSans" in drawn[0]  # which comes with the converter
 
 
 def test_a_figure_of_a_map_names_its_axes_and_explains_its_marks(one: dict[str, Any]) -> None:
     extra("plots")
-    figure = figures.made(figures.SINGLE["features-pca"], one["runs"][0])
-    (axes,) = figure.axes
-    assert axes.get_xlabel().startswith("PCA axis 1 (") and axes.get_ylabel().endswith("% of variance)")
-    kinds, classes = ([text.get_text() for text in legend.get_texts()] for legend in figure.legends)
-    assert kinds == ["test sample", "client's prototype", "global prototype"]
-    assert classes == [str(digit) for digit in range(10)]
+    (picture,) = pictures(one, figures.on_page("features-pca", 0))
+    assert picture.axis("x").startswith("PCA axis 1 (") and picture.axis("y").endswith("% of variance)")
+    kinds = ["test sample", "client's prototype", "global prototype"]
+    assert picture.words("key") == kinds + [str(digit) for digit in range(10)]
 
 
-def test_the_margins_of_a_figure_are_told_apart_by_dashes_too(one: dict[str, Any]) -> None:
+def test_the_margins_of_a_figure_are_told_apart_without_colours(one: dict[str, Any]) -> None:
+    """Rings are hollow, dots are not; the lines of a paper's radar have dashes, and those of methods over rounds."""
     extra("plots")
-    figure = figures.made(figures.SINGLE["margins"], one["runs"][0])
-    styles = {line.get_label(): line.get_linestyle() for line in figure.axes[0].lines}
-    assert styles == {"global prototypes": "-", "widest client": "--"}
+    values = {"names": ["a", "b", "c"], "lines": [[1, 0.5, 0.2], [0.3, 0.3, 0.3]], "title": "one"}
+    asked = {"chart": "radar", "label": "margins", "panels": [values], "legend": ["global prototypes", "widest client"]}
+    page_figure, radar, clients = pictures(one, figures.on_page("margins", 0), asked, figures.on_page("clients", 0))
+    ((rings,), (dots,)) = page_figure.groups("rings"), page_figure.groups("dots")
+    assert rings.get("fill") == "#fff" and dots.get("fill") != "#fff" and len(rings) == len(dots) == 10
+    assert page_figure.words("key") == ["widest client", "global prototypes"] == radar.words("key")[::-1]
+    assert [line.get("stroke-dasharray") for line in radar.groups("series")] == [None, "6 3"]
+    assert len({line.get("stroke-dasharray") for line in clients.groups("series")}) == 4
 
 
 def test_a_run_that_has_only_begun_has_no_figures(young: dict[str, Any], tmp_path: Path) -> None:
@@ -567,11 +597,18 @@ def test_a_run_that_has_only_begun_has_no_figures(young: dict[str, Any], tmp_pat
 
 
 def test_figures_draw_mean_and_deviation_over_seeds(first: Result, second: Result, three: dict[str, Any]) -> None:
-    rounds, middle, spread = figures.over_seeds(three, three["groups"][0])
-    a, b = (100 * run.records[1].accuracy for run in (first, second))
-    assert rounds == [1, 2, 3]
-    assert middle[1] == pytest.approx((a + b) / 2, rel=1e-3)
-    assert spread[1] == pytest.approx(abs(a - b) / 2**0.5, abs=0.01)  # of two values
+    """As a reader reads them off: the line, and the upper and lower edge of the band."""
+    extra("plots")
+    (picture,) = pictures(three, figures.on_page("accuracy", 0))
+    line, band = picture.marks("series")[0].get("d"), picture.marks("band")[0].get("d")
+    assert line is not None and band is not None and len(picture.marks("band")) == 1
+    middle, edges = picture.heights(line), picture.heights(band)
+    assert len(middle) == 3 and len(edges) == 6
+    for index, round in enumerate((1, 2, 3)):
+        a, b = (100 * run.records[round - 1].accuracy for run in (first, second))
+        assert middle[index] == pytest.approx((a + b) / 2, rel=1e-3)
+        spread = abs(edges[index] - edges[5 - index]) / 2
+        assert spread == pytest.approx(abs(a - b) / 2**0.5, abs=0.05)  # of two values
 
 
 def test_the_command_writes_figures_of_a_run_without_snapshots(
@@ -579,13 +616,23 @@ def test_the_command_writes_figures_of_a_run_without_snapshots(
 ) -> None:
     extra("plots")
     some = ("margins", "cosines", "map-pca", "features-tsne")
-    monkeypatch.setattr(figures, "SINGLE", {name: figures.SINGLE[name] for name in some})
+    monkeypatch.setattr(figures, "SINGLE", some)
     options = ["--out", str(tmp_path / "r.html"), "--figures", str(tmp_path / "figures"), "--format", "pdf"]
     result = CliRunner().invoke(app, ["report", str(alone.directory), *options])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "r.html").stat().st_size < 1_000_000
     found = {path.stem for path in (tmp_path / "figures").glob("*.pdf")}
     assert "alone-margins" in found and not {f"alone-{name}" for name in some[1:]} & found
+
+
+def test_names_of_users_are_text_in_a_file_too(one: dict[str, Any]) -> None:
+    """No name ends an element, and none holds a sign that XML forbids: parsing finds it as it is."""
+    extra("plots")
+    found = json.loads(json.dumps(one))
+    found["groups"][0]["label"] = "</text><script>&\"'\x00\ud800 ${x} var(--k0)"
+    (svg,) = figures.drawings(found, [figures.on_page("accuracy", 0)])
+    assert svg is not None and "<script" not in svg
+    assert Picture(svg).words("key")[0] == "</text><script>&\"'\ufffd\ufffd ${x} var(--k0)"
 
 
 # In a browser
@@ -674,6 +721,24 @@ def test_curves_have_a_point_for_each_round_and_the_numbers_of_the_records(
     table = numbers(page, "accuracy")
     assert [row[table[0].index("classifier")] for row in table[1:]] == head
     assert len(all_of(page, "#accuracy .dots circle")) == 3 * len(first.records[0].validation)
+
+
+def test_files_are_drawn_by_the_code_of_the_page(opened: Open, three: dict[str, Any]) -> None:
+    """At one width the page's lines, bubbles and maps are those of the file, to the last digit."""
+    extra("plots")
+    assert [name for name in figures.SCRIPTS if name not in ("dom.js", "paper.js")] == list(pages.SCRIPTS[:-2])
+    page = opened(three)
+    script = """
+        state.view = 'methods';
+        const { picture } = { accuracy, distribution, map: map('prototypes') }[arguments[0]](378);
+        const marks = [...picture.querySelectorAll(`.${arguments[1]} > *`)];
+        return marks.map((each) => [each.getAttribute('d'), each.getAttribute('transform')]);
+    """
+    shown = {"accuracy": ("accuracy", "series"), "data": ("distribution", "bubbles"), "map-pca": ("map", "points")}
+    drawn = pictures(three, *(figures.on_page(name, 0) for name in shown))
+    for picture, (figure, marks) in zip(drawn, shown.values(), strict=True):
+        found = [[mark.get("d"), mark.get("transform")] for mark in picture.marks(marks)]
+        assert found and page.execute_script(script, figure, marks) == found
 
 
 def test_the_slider_moves_the_map_by_keyboard_and_takes_the_others_along(opened: Open, one: dict[str, Any]) -> None:
