@@ -294,3 +294,18 @@ def answered(line: ssl.SSLSocket) -> bytes:
         part = line.recv(length)
         found, length = found + part, length - len(part)
     return found
+
+
+def test_a_site_that_is_struck_off_while_it_waits_is_told_at_once(opened: Opened) -> None:
+    private, public = keys.make_site_key()
+    opened.link.keys = {"north": opened.public, "south": public}
+    opened.link.register(opened.link.keys)
+    answers: list[bytes] = []
+    sent = opened.request("/v1/fleet/pull-messages", 0, private)
+    asking = threading.Thread(target=lambda: answers.append(opened.answer(sent)))
+    asking.start()
+    until(lambda: public in opened.link.notices.asking)
+    opened.link.keys = {"north": opened.public}
+    opened.link.register(opened.link.keys)
+    asking.join(10)
+    assert answers and answers[0].startswith(b"HTTP/1.1 401")

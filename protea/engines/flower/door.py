@@ -230,13 +230,15 @@ class Conversation:
                 return False
             key, length = allowed(request, self.limits, self.door.keys())
             body = await self._body(length)
+            if request.target == ASK and not await self.door.notices.until_message(key, self.reader.at_eof):
+                return False
+            if key not in self.door.keys():  # any more
+                raise RefusedRequestError(401)
         except RefusedRequestError as refused:
             await self._refuse(refused.status, refused.words)
             return False
         except h11.RemoteProtocolError as error:
             await self._refuse(error.error_status_hint)
-            return False
-        if request.target == ASK and not await self.door.notices.until_message(key, self.reader.at_eof):
             return False
         try:
             await asyncio.wait_for(self._hand_on(request, body), self.limits.answer)

@@ -279,6 +279,7 @@ class Link:
             for name, key in keys.items():
                 if key not in known:
                     control.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
+        self.notices.dismiss_others(keys.values())
 
     def take_certificates(self) -> None:
         """Use certificates that were made anew: the door at its next connection, the SuperLink by being started anew.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 HOLD = 20.0  # seconds that a question for messages is held; less than the client's own limit, and than proxies'
@@ -43,6 +43,13 @@ class Notices:
         with self.lock:
             bells = list(self.asking.values())
             self.due.update(self.asking.keys())
+        for bell in bells:
+            ring(bell)
+
+    def dismiss_others(self, keys: Collection[bytes]) -> None:
+        """Let the questions of all but these keys pass, so that the door can tell them that they are let in no more."""
+        with self.lock:
+            bells = [bell for key, bell in self.asking.items() if key not in keys]
         for bell in bells:
             ring(bell)
 
