@@ -4,8 +4,7 @@
     python docs/results/bound.py table    # the tables of robustness.md
 
 Every run is one row: the accuracy of honest clients in the last round in %, by the method's own rule, every test
-sample counting once, and in how many uploads a filter changed anything.  ``bound`` is True, False, or ``stricter``: a
-former form of it, which took a client's median length for its longest, and whose runs stand in for those not made yet.
+sample counting once, and in how many uploads a filter changed anything.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def tables() -> str:
     found = {tuple(row[name] for name in FIELDS[:8]): row for row in kept()}
 
     def shown(*row: Any) -> str:
-        there = found.get(tuple(map(str, row))) or found.get((*map(str, row[:-1]), "stricter"))
+        there = found.get(tuple(map(str, row)))
         return "" if there is None else f"{float(there['honest']):.1f}"
 
     lines = [f"| | {' | '.join(f'seed {seed}' for seed in SEEDS)} |", f"|---|{'---|' * len(SEEDS)}"]

@@ -232,7 +232,8 @@ class Conversation:
             body = await self._body(length)
             if request.target == ASK and not await self.door.notices.until_message(key, self.reader.at_eof):
                 return False
-            if key not in self.door.keys():  # any more
+            still = self.door.keys()
+            if key not in still:  # struck off while it waited
                 raise RefusedRequestError(401)
         except RefusedRequestError as refused:
             await self._refuse(refused.status, refused.words)
