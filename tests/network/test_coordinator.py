@@ -20,6 +20,7 @@ from flwr.app import Message
 from parties import NAMES, alone, make_base, make_site, over_network
 
 from protea.core.errors import ConfigError
+from protea.engines.flower import grid as network
 from protea.engines.flower import punctuality
 from protea.engines.flower.codec import unwrap, wrap
 from protea.engines.flower.grid import Network
@@ -119,6 +120,7 @@ def test_a_site_that_is_refused_again_and_again_is_asked_no_more(tmp_path: Path)
 
 def test_a_site_that_is_stuck_costs_one_round_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From round 3 on nothing comes of it, until round 5; what it answers then is what was asked of it last."""
+    monkeypatch.setattr(network, "LOOK", 0.0)  # seconds: sites are looked for in every round, however quick it is
     base, _, wire = federation(tmp_path, quorum=2, rounds=8)
     stuck, kept, news = [False], dict[str, Message](), list[str]()
 

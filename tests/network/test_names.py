@@ -12,6 +12,7 @@ from parties import make_site
 from test_coordinator import federation, serve, spoiling
 
 from protea.cli.federation import first_words
+from protea.engines.flower import grid as network
 from protea.network.coordinator.names import naming
 from protea.network.site.service import SiteService
 from protea.report import content as report
@@ -42,7 +43,8 @@ def test_records_and_reports_say_north_and_have_no_false_zeros(tmp_path: Path) -
     assert [each["name"] for each in shown] == ["north", "south", "east"]
 
 
-def test_a_site_that_comes_later_has_its_name_too(tmp_path: Path) -> None:
+def test_a_site_that_comes_later_has_its_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "LOOK", 0.0)  # seconds: sites are looked for in every round, however quick it is
     base, _, wire = federation(tmp_path, quorum=2, rounds=4)
 
     def show(status: object, said: str | None) -> None:
