@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+LARGEST = 1e18  # bytes, about what 64 bits can count
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -20,7 +21,10 @@ def in_bytes(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip().lower())
     if found is None:
         raise ValueError(f"{text!r} is no size; write a number and a unit, such as 500MB or 4GB")
-    return int(float(found[1]) * 10.0 ** (3 * _POWERS[found[2]]))
+    count = float(found[1]) * 10.0 ** (3 * _POWERS[found[2]])
+    if count > LARGEST:
+        raise ValueError(f"{text[:40]!r} is more than a machine has; write a number and a unit, such as 500MB or 4GB")
+    return int(count)
 
 
 def _checked(text: str) -> str:

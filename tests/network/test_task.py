@@ -104,6 +104,10 @@ WRONG = {
     "a setting of training that is nearly right": ('classes = ["a", "b"]\n[training]\nlrr = 3', "training.lr?"),
     "a method that is nearly right": ('classes = ["a", "b"]\nmethod = "fedprot"', "Did you mean fedproto?"),
     "a size that is none": ('classes = ["a", "b"]\n[limits]\nupload = "much"', "is no size"),
+    "a size beyond any machine": (
+        f'classes = ["a", "b"]\n[limits]\nupload = "{"9" * 400}kB"',
+        "more than a machine has",
+    ),
     "no TOML": ("classes = [", "task.toml is not a TOML file"),
     "models that must be the same": (
         'classes = ["a", "b"]\nmethod = "fedproc@original"',
