@@ -11,7 +11,7 @@ import pytest
 import test_methods
 import torch
 from contract import Watched, resumed, watched
-from every import METHODS, parameters, ten_methods
+from every import METHODS, every_method, parameters
 
 from protea.core.method import Method
 from protea.federation.alone import Alone
@@ -33,7 +33,7 @@ def states(run: Watched) -> dict[str, bytes]:
     return {name: content for name, content in run.left.items() if name.startswith("client")}
 
 
-@ten_methods
+@every_method
 def test_one_client_only(method: Method[Any, Any]) -> None:
     run = played(method, clients=1)
     assert [record.participants for record in run.records] == [[0]] * 2
@@ -41,7 +41,7 @@ def test_one_client_only(method: Method[Any, Any]) -> None:
         assert torch.isfinite(torch.tensor(values, dtype=torch.float64)).all()
 
 
-@ten_methods
+@every_method
 def test_a_client_alone_is_a_federation_of_one_whoever_else_is_there(method: Method[Any, Any]) -> None:
     """The first of four that play alone does what it does in a federation of which it is the only member."""
     plain, alone = played(method, clients=1), played(Alone(method), clients=4)
@@ -88,7 +88,7 @@ def test_it_is_the_same_in_other_processes(method: Method[Any, Any]) -> None:
     test_methods.test_it_is_the_same_in_other_processes(Alone(method))
 
 
-@ten_methods
+@every_method
 def test_it_resumes_exactly(method: Method[Any, Any], tmp_path: Path) -> None:
     run = played(Alone(method), clients=4)
     assert resumed(run, Alone(method), tmp_path, rounds=2, fraction=1.0) == run.left

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import toy
-from every import FULL, METHODS, ten_methods, unlike
+from every import FULL, METHODS, every_method, parameters
 from torch import nn
 
 from protea import Client, SplitModel
@@ -63,7 +63,7 @@ class Constant(nn.Module):
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0], ids=["zero", "one point"])
-@unlike({name: method for name, method in METHODS.items() if not method.needs.same_architecture})
+@parameters({name: method for name, method in METHODS.items() if not method.needs.same_architecture})
 def test_prototypes_without_length_or_at_one_point(method: Method[Any, Any], value: float) -> None:
     """Not of methods that average whole models, which start different."""
 
@@ -81,7 +81,7 @@ def test_prototypes_without_length_or_at_one_point(method: Method[Any, Any], val
         assert finite(federation) and len(found) == 2 and found[-1].accuracy is not None
 
 
-@unlike(FULL)
+@parameters(FULL)
 def test_a_class_that_nobody_reports(method: Method[Any, Any]) -> None:
     rows = [(toy.BLOBS.y == c).nonzero().squeeze(1) for c in range(toy.CLASSES)]
 
@@ -97,7 +97,7 @@ def test_a_class_that_nobody_reports(method: Method[Any, Any]) -> None:
     assert finite(federation) and records[-1].accuracy is not None and records[-1].accuracy > 1 / 3
 
 
-@ten_methods
+@every_method
 def test_a_round_in_which_nobody_answers_leaves_the_server_as_it_was(method: Method[Any, Any]) -> None:
     broken = loop(method, failures="skip", min_replies=0)
     steps = broken.run()
@@ -112,7 +112,7 @@ def test_a_round_in_which_nobody_answers_leaves_the_server_as_it_was(method: Met
     assert next(steps).absent == {} and finite(broken) and list(steps) == []
 
 
-@ten_methods
+@every_method
 def test_a_client_that_is_not_finite_is_named_and_left_out(method: Method[Any, Any]) -> None:
     def build(id: int, streams: Streams) -> Client:
         client = toy.build(id, streams, same_architecture=method.needs.same_architecture)

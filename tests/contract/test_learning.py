@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from every import FULL, UNLIKE, variants
 from night import by_night
 
 import protea
@@ -32,14 +31,8 @@ def test_fedproto_clearly_beats_its_own_first_round_and_the_majority_class(chang
     assert result.records[-1].test["global_prototypes"].weighted == last  # its own rule
 
 
-# Methods with a variant learn blobs by day, all but the ten unlike ones.
-OTHERS = {name for name in registry.table("methods") if name not in UNLIKE and f"{name}@" in "\n".join(variants(FULL))}
-
-
 @pytest.mark.parametrize("size", ["half", *by_night("whole")])
-@pytest.mark.parametrize(
-    "method", [name for name in registry.table("methods") if name not in OTHERS] + by_night(*sorted(OTHERS))
-)
+@pytest.mark.parametrize("method", registry.table("methods"))
 def test_every_method_learns_digits(method: str, size: str) -> None:
     changes = [f"method.name={method}", "data.partition.alpha=1", "engine=inline"]
     changes += ["training.batch=20", "training.lr=0.05"]

@@ -1,8 +1,8 @@
 """What holds for every method, on every engine.
 
-All of it is asked of each method.  A variant is the same class with other fields.  The first of each method is asked
-what these can change: that it learns, and that it goes on in other processes from what was saved.  The rest of it, and
-the other variants, are for the night.
+All of it is asked of each method.  A variant is the same class with other fields.  It is asked what these can change:
+that it learns, that poor clients do not spoil it, and that it goes on in other processes from what was saved.  The rest
+of it is for the night.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from contract import (
     resumed,
     workers,
 )
-from every import FULL, METHODS, every_method, one_variant, parameters, ten_methods
+from every import FULL, METHODS, every_method, every_variant, parameters
 
 from protea.cli.described import paper
 from protea.config.registry import BUILT_IN, find
@@ -55,7 +55,7 @@ def test_it_repeats_itself_whoever_finishes_first(method: Method[Any, Any]) -> N
     assert play(method, Backwards) == reference(method)
 
 
-@ten_methods
+@every_method
 def test_it_can_answer_by_the_blend(method: Method[Any, Any]) -> None:
     found, plain = (
         [line for record in holding_out(method, answer=name)[0] for line in record.lines()]
@@ -99,7 +99,7 @@ def test_it_survives_a_missing_reply(method: Method[Any, Any]) -> None:
     assert result["records"][-1]["round"] == 2
 
 
-@every_method
+@parameters(METHODS, by_day=METHODS.__contains__)
 def test_it_survives_clients_with_next_to_nothing(method: Method[Any, Any]) -> None:
     """One sample in all; one class; no test samples; classes that nobody else has."""
     rows = [(toy.BLOBS.y == c).nonzero().squeeze(1) for c in range(toy.CLASSES)]
@@ -146,7 +146,7 @@ def test_bytes_counted_are_the_bytes_of_what_travels(method: Method[Any, Any]) -
     assert [n for r in run.records for n in (r.bytes_down, r.bytes_up)] == run.travelled
 
 
-@one_variant(FULL)
+@every_variant(FULL)
 def test_it_learns_blobs_above_chance(method: Method[Any, Any]) -> None:
     rounds = 8 if isinstance(method, FedGH | FedProto) else 5
     evaluation = Evaluation(every=rounds, shared="never", local_prototypes=False)
@@ -161,7 +161,7 @@ def test_it_resumes_exactly(method: Method[Any, Any], tmp_path: Path) -> None:
     assert resumed(run, method, tmp_path) == run.left
 
 
-@one_variant(METHODS)
+@every_variant(METHODS)
 def test_it_resumes_exactly_in_other_processes(method: Method[Any, Any], tmp_path: Path) -> None:
     run = reference_run(method)
     assert resumed(run, method, tmp_path, workers(2)) == run.left

@@ -11,7 +11,7 @@ import pytest
 import torch
 import toy
 from contract import Short, builder, holding_out, play, resumed, watched, workers
-from every import METHODS, parameters, ten_methods
+from every import METHODS, every_method, parameters
 
 from protea.clients.worker import Worker
 from protea.core.errors import ConfigError
@@ -54,7 +54,7 @@ def without_own_rule(record: Record) -> Record:
     )  # fmt: skip
 
 
-@ten_methods
+@every_method
 def test_what_is_federated_stays_as_it_was(method: Method[Any, Any]) -> None:
     plain, worker, server = holding_out(method)
     records, own_worker, own_server = protected(method)
@@ -63,7 +63,7 @@ def test_what_is_federated_stays_as_it_was(method: Method[Any, Any]) -> None:
     assert [without_own_rule(record) for record in records] == [without_own_rule(record) for record in plain]
 
 
-@ten_methods
+@every_method
 def test_the_model_beside_it_is_that_of_local(method: Method[Any, Any]) -> None:
     _, worker, _ = protected(method)
     _, alone, _ = holding_out(Local(), alike if method.needs.same_architecture else None)
@@ -71,7 +71,7 @@ def test_the_model_beside_it_is_that_of_local(method: Method[Any, Any]) -> None:
         assert toy.same(client.model.state_dict(), worker.clients[id].memory[OWN].state_dict())
 
 
-@ten_methods
+@every_method
 def test_nobody_is_worse_off_on_held_out_samples(method: Method[Any, Any]) -> None:
     records, _, _ = protected(method)
     for record in records:

@@ -53,15 +53,6 @@ def variants(found: dict[str, Method[Any, Any]]) -> dict[str, Method[Any, Any]]:
     return {name: method for name, method in found.items() if "@" in name}
 
 
-def firsts(found: dict[str, Method[Any, Any]]) -> set[str]:
-    """The names of each method's first variant."""
-    return set({name.partition("@")[0]: name for name in reversed(variants(found))}.values())
-
-
-# Methods that differ in what they send and keep, for what is said of all methods in the same way.
-UNLIKE = ("consensus", "fedproto", "fedtgp", "fedloo", "fedpcl", "fedpkd", "fedgen", "fedmrl", "fedplvm", "fedavg")
-
-
 def parameters(
     found: dict[str, Method[Any, Any]], *, by_day: Callable[[str], bool] = lambda name: "@" not in name
 ) -> pytest.MarkDecorator:
@@ -82,18 +73,12 @@ def parameters(
     )
 
 
-def unlike(found: dict[str, Method[Any, Any]]) -> pytest.MarkDecorator:
-    """Parametrize a test by the ten unlike methods, and by all of these by night."""
-    return parameters(found, by_day=UNLIKE.__contains__)
-
-
-def one_variant(found: dict[str, Method[Any, Any]]) -> pytest.MarkDecorator:
-    """Parametrize a test by the first variant of each of these methods, and by all variants by night."""
-    return parameters(variants(found), by_day=firsts(found).__contains__)
+def every_variant(found: dict[str, Method[Any, Any]]) -> pytest.MarkDecorator:
+    """Parametrize a test by the variants among these methods, by day too."""
+    return parameters(variants(found), by_day=found.__contains__)
 
 
 FULL = methods()
 METHODS = {name: light(method) for name, method in FULL.items()}
 PLAIN = {name: method for name, method in METHODS.items() if "@" not in name}
 every_method = parameters(METHODS)
-ten_methods = unlike(METHODS)

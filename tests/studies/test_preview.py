@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from every import METHODS, unlike
+from every import METHODS, parameters
 from rich.console import Console
 
 import protea
@@ -35,7 +35,7 @@ TINY = Experiment(
 )
 
 
-@unlike({name: method for name, method in METHODS.items() if name != "consensus"})
+@parameters({name: method for name, method in METHODS.items() if name != "consensus"})
 def test_the_bytes_foretold_are_those_of_a_second_round(method: Method[Any, Any]):
     experiment = replace(TINY, method=method)
     *_, second = protea.Run(experiment)
