@@ -25,7 +25,8 @@ from measure import Table
 from protea.config.experiment import Experiment, load_experiment
 from protea.config.sections import Engine
 from protea.runs import checkpoint
-from protea.runs.setup import federation, open_engine, prepare
+from protea.runs.prepare import prepare
+from protea.runs.simulation import federation, open_engine
 
 FAMILIES = ("tiny5", "resnet4", "resnet8", "resnet18")  # smallest first
 EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.toml"

@@ -25,7 +25,8 @@ from protea.config.families import Models
 from protea.config.sections import Data, Evaluation
 from protea.data.partition.schemes import Iid
 from protea.federation.record import Record
-from protea.runs.setup import federation, open_engine, prepare
+from protea.runs.prepare import prepare
+from protea.runs.simulation import federation, open_engine
 
 AXES = {
     "batch": (5, 10, 20, 50, 100),

@@ -20,7 +20,8 @@ from protea.config import registry
 from protea.config.experiment import load_experiment
 from protea.config.sections import Engine
 from protea.methods.local import Local
-from protea.runs.setup import federation, open_engine, prepare
+from protea.runs.prepare import prepare
+from protea.runs.simulation import federation, open_engine
 
 
 def main(path: str = "examples/digits.toml", rounds: str = "4", architecture: str = "", *changes: str) -> None:

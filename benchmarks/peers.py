@@ -38,7 +38,8 @@ from protea.data.partition.schemes import Iid
 from protea.engines.processes.pool import cores
 from protea.federation.record import Record
 from protea.methods.fedproto import FedProto
-from protea.runs.setup import federation, open_engine, prepare
+from protea.runs.prepare import prepare
+from protea.runs.simulation import federation, open_engine
 
 HERE = Path(__file__).parent
 TORCH = "torch==2.13.0"  # the build for CPUs; a range brings gigabytes

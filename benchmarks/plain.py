@@ -33,7 +33,7 @@ from protea.core.rng import Streams
 from protea.core.training import SGD
 from protea.methods.fedpagr import unit
 from protea.methods.fedsa import average_margin
-from protea.runs.setup import prepare
+from protea.runs.prepare import prepare
 
 CHUNK = 128
 METHODS = ("fedproto", "fedtgp", "protonorm", "fedsa", "fedpagr")

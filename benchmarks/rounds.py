@@ -21,7 +21,8 @@ from protea.config import registry
 from protea.config.experiment import load_experiment
 from protea.config.sections import Engine
 from protea.federation.record import Record
-from protea.runs.setup import federation, open_engine, prepare
+from protea.runs.prepare import prepare
+from protea.runs.simulation import federation, open_engine
 
 PARTS = ("train", "evaluate", "server")
 

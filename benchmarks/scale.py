@@ -35,7 +35,8 @@ from protea.core.rng import Streams
 from protea.data.partition.schemes import Iid
 from protea.data.sources.arrays import Arrays
 from protea.federation.sampling import Uniform
-from protea.runs.setup import federation, open_engine, prepare
+from protea.runs.prepare import prepare
+from protea.runs.simulation import federation, open_engine
 
 FEW, CHOSEN = 20, 10
 

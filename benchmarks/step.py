@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from protea import Client
 from protea.core.rng import Streams
-from protea.runs.setup import prepare
+from protea.runs.prepare import prepare
 
 PULL, LR = 10.0, 0.01
 aten = torch.ops.aten

@@ -28,7 +28,8 @@ from measure import Table, in_turns, of_totals, ratio
 from protea import Experiment
 from protea.config.experiment import experiment_from_table
 from protea.engines.processes.pool import cores
-from protea.runs.setup import federation, open_engine, prepare
+from protea.runs.prepare import prepare
+from protea.runs.simulation import federation, open_engine
 
 
 def setting(

@@ -20,7 +20,8 @@ from night import by_night
 from wanted import extra
 
 from protea.config.sections import Engine
-from protea.runs.setup import federation, open_engine, prepare
+from protea.runs.prepare import prepare
+from protea.runs.simulation import federation, open_engine
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 

@@ -14,7 +14,7 @@ from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
 from protea.data import Csv
 from protea.models.architectures import count_parameters
-from protea.runs.setup import prepare
+from protea.runs.prepare import prepare
 from protea.studies.preview import seconds, traffic
 from protea.studies.reference import differences, follows_reference
 

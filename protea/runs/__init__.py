@@ -1,7 +1,8 @@
 """A run: from an experiment to its records, models and tables, in memory or in a directory.
 
 run.py            the object: iterate over it, ask it for models and predictions
-setup.py          what a run is made of, put together from an experiment
+setup.py          what a run needs of the thing that it runs
+simulation.py     an experiment on this machine or a cluster; prepare.py loads its data and builds every model once
 observers.py      those who are told what goes on
 directory.py      the files of a run
 checkpoint.py     the state after a round, vouched for by checksums

@@ -14,7 +14,7 @@ from protea.config.units import percent
 from protea.federation.jobs import Reply
 from protea.federation.record import Record
 from protea.runs.observers import Observer
-from protea.runs.setup import Simulation
+from protea.runs.simulation import Simulation
 
 if TYPE_CHECKING:
     from protea.runs.run import Run

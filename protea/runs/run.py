@@ -27,7 +27,8 @@ from protea.runs.driver import Driver
 from protea.runs.observers import STOP, Callback, Observer, Observers
 from protea.runs.progress import Progress, in_notebook
 from protea.runs.result import Result
-from protea.runs.setup import RunSetup, Simulation
+from protea.runs.setup import RunSetup
+from protea.runs.simulation import Simulation
 from protea.runs.tables import client_rows, html_table, round_rows
 from protea.runs.trained import Inputs, TrainedClient, TrainedState
 

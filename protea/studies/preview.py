@@ -20,7 +20,7 @@ from protea.data import Federated, Share
 from protea.engines.inline import Inline
 from protea.engines.processes.pool import cores
 from protea.federation.played import method_of
-from protea.runs.setup import federation
+from protea.runs.simulation import federation
 
 FEW = 10  # samples of a class; of one that has fewer, a method may send nothing in some rounds
 

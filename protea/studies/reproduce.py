@@ -24,10 +24,10 @@ from protea.models.architectures import count_parameters
 from protea.runs.compared_gains import MethodGain, method_gains
 from protea.runs.gain import is_local
 from protea.runs.observers import Observer
+from protea.runs.prepare import prepare
 from protea.runs.reader import RunReader, unwell
 from protea.runs.run import Run
 from protea.runs.settings_diff import differing, settings
-from protea.runs.setup import prepare
 from protea.studies import preview
 from protea.studies.papers import Measure, Number
 from protea.studies.papers.plan import Plan, Planned

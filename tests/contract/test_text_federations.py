@@ -26,7 +26,7 @@ from protea.methods.fedpagr import FedPAGR
 from protea.methods.fedpkd import FedPKD
 from protea.methods.fedproto import FedProto
 from protea.methods.fml import FML
-from protea.runs.setup import prepare
+from protea.runs.prepare import prepare
 
 SMALL = tuple({"name": name, "buckets": 300, "width": 8, "length": 16} for name in ("bag", "textcnn", "bilstm"))
 Pretrained = tuple[Experiment, int, dict[str, object]]  # what was run, workers of another engine, what it left

@@ -29,7 +29,7 @@ from protea.methods.fedkd import FedKD
 from protea.methods.fedmrl import FedMRL
 from protea.methods.fml import FML
 from protea.methods.local import Local
-from protea.runs.setup import Simulation
+from protea.runs.simulation import Simulation
 
 wanted.extra("privacy")
 

@@ -31,7 +31,8 @@ from protea.engines.ray.cluster import loopback
 from protea.engines.ray.engine import Ray
 from protea.federation.jobs import Reply
 from protea.methods.fedproto import FedProto
-from protea.runs.setup import federation, open_engine, prepare
+from protea.runs.prepare import prepare
+from protea.runs.simulation import federation, open_engine
 
 pytestmark = [
     pytest.mark.xdist_group("ray"),

@@ -26,7 +26,7 @@ from protea.methods.fedproto import FedProto
 from protea.methods.fedtgp import FedTGP
 from protea.methods.fml import FML
 from protea.methods.lg_fedavg import LGFedAvg
-from protea.runs.setup import prepare
+from protea.runs.prepare import prepare
 from protea.studies import preview
 
 CLIENTS, CLASSES, DIM = 20, 100, 512

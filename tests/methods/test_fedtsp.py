@@ -23,7 +23,7 @@ from protea.methods.fedtsp import FedTSP, TextPrototypes, texts_of
 from protea.models import prompted
 from protea.models.prompted import PromptedTexts, prompt_encoder
 from protea.network.task import new_server, parse_task
-from protea.runs.setup import prepare
+from protea.runs.prepare import prepare
 from protea.runs.warnings import about_names
 
 WORDS = FedTSP(encoder="words")
@@ -199,7 +199,7 @@ def test_an_encoder_that_is_not_installed_is_refused_before_any_work(monkeypatch
     def lacking(name: str) -> None:
         raise PluginError("transformers is not installed.  Type, in Protea's folder: pip install -e '.[text]'")
 
-    monkeypatch.setattr("protea.runs.setup.prompt_encoder", lacking)
+    monkeypatch.setattr("protea.runs.prepare.prompt_encoder", lacking)
     with pytest.raises(PluginError, match=r"pip install -e '.\[text\]'\n.*method.encoder=words needs nothing"):
         prepare(Experiment(method=FedTSP(), clients=2))
 

@@ -36,7 +36,7 @@ from protea.methods.fedproto import FedProto
 from protea.methods.fedtgp import FedTGP
 from protea.methods.fml import FML
 from protea.methods.lg_fedavg import LGFedAvg
-from protea.runs.setup import Simulation
+from protea.runs.simulation import Simulation
 
 ROUNDS, CLIENTS, CLASSES, DIM, BATCH, LR, SEED = 3, 3, 10, 8, 10, 0.05, 5
 MEMBERS = tuple({"name": "mlp", "hidden": list(hidden)} for hidden in ((16,), (12,), (20, 12)))

@@ -24,7 +24,7 @@ from protea.data.sources.arrays import Arrays
 from protea.federation.record import Cost, Record
 from protea.methods.fedproto import FedProto
 from protea.models.maker import ModelMaker
-from protea.runs.setup import prepare
+from protea.runs.prepare import prepare
 
 BOTH = ("htcnn1", "htcnn2")
 

@@ -17,7 +17,7 @@ from protea.data.sources.spiral import Spiral
 from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.runs.compare import compare
-from protea.runs.setup import prepare
+from protea.runs.prepare import prepare
 
 SPIRAL = Experiment(
     rounds=1,

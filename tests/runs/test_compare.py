@@ -34,7 +34,7 @@ from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.runs.compare import Reached, compare
 from protea.runs.directory import RunDirectory
-from protea.runs.setup import prepare
+from protea.runs.prepare import prepare
 from protea.runs.spread import Spread
 from protea.runs.summary import summarise
 

@@ -21,7 +21,7 @@ from protea.methods.local import Local
 from protea.runs.compare import compare
 from protea.runs.environment import run_path
 from protea.runs.reader import RunReader
-from protea.runs.setup import Simulation
+from protea.runs.simulation import Simulation
 
 SMALL = Experiment(
     rounds=4,

@@ -22,7 +22,7 @@ from protea.core.training import Training
 from protea.data import Arrays, Iid, Pathological, Split
 from protea.data.sources.spiral import Spiral
 from protea.methods.fedplvm import ClustersAndModel
-from protea.runs.setup import prepare
+from protea.runs.prepare import prepare
 from protea.studies import preview
 
 TINY = Experiment(

@@ -21,7 +21,7 @@ from protea.federation.jobs import Job
 from protea.runs import checkpoint
 from protea.runs.directory import RunDirectory
 from protea.runs.run import Run
-from protea.runs.setup import Simulation, federation, worker_plan
+from protea.runs.simulation import Simulation, federation, worker_plan
 from protea.studies.audit.recorder import Recorder
 from protea.studies.audit.shadows import Told
 from protea.studies.audit.subject import DRAWS, Subject
