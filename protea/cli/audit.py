@@ -57,7 +57,8 @@ def audit(
 
     Nothing is sent, and the run or site stays as it is.
     """
-    refuse_unwritable(json_file, html)
+    refuse_unwritable(json_file, "audit.json")
+    refuse_unwritable(html, "audit.html")
     if json_file is not None and html is not None and json_file.absolute() == html.absolute():
         raise ConfigError(f"--json and --html are both {html}: the page would replace the numbers.  Name two files.")
     if shadows % 2:
@@ -81,13 +82,12 @@ def audit(
     write_audit(Console(), found, json_file, html, records)
 
 
-def refuse_unwritable(*files: Path | None) -> None:
-    """Refuse, before any work, files that cannot be written."""
-    for file in files:
-        if file is not None and not file.absolute().parent.is_dir():
-            raise ConfigError(f"{file} cannot be written: there is no folder {file.absolute().parent}.")
-        if file is not None and file.is_dir():
-            raise ConfigError(f"{file} is a folder.  Name a file in it, such as {file / 'audit.html'}.")
+def refuse_unwritable(file: Path | None, example: str) -> None:
+    """Refuse, before any work, a file that cannot be written; ``example`` is a name for it."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise ConfigError(f"{file} cannot be written: there is no folder {file.absolute().parent}.")
+    if file is not None and file.is_dir():
+        raise ConfigError(f"{file} is a folder.  Name a file in it, such as {file / example}.")
 
 
 def subject_of_site(path: Path, rounds: int, told: Told) -> Subject:
