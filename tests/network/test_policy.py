@@ -149,7 +149,10 @@ WRONG = {
         '[refused]\n"method.taken" = ["befor"]',
         r'line 2: .*"befor" is no value of it.*Did you mean before',
     ),
-    "yes as a word": ('[refused]\n"protect" = ["true"]', r'line 2: .*"true" is no value of it, and would refuse nothing'),
+    "yes as a word": (
+        '[refused]\n"protect" = ["true"]',
+        r'line 2: .*"true" is no value of it, and would refuse nothing',
+    ),
     "a rate that is a word": ('[refused]\n"training.lr" = ["high"]', r"line 2: .*would refuse nothing"),
     "a rule about a table": ('[refused]\n"training.dp" = [1]', r"line 2: .*a table of settings.*training.dp.noise"),
     "a bound of yes and no": ('[at_most]\n"protect" = 1', r"line 2: .*is no number, which has no bounds"),

@@ -20,6 +20,7 @@ from protea.config.toml import Table, refuse_huge, settings_from_table
 from protea.config.units import Size
 from protea.core.errors import ConfigError, nearest
 from protea.network.site.policy_rules import refuse_bad_rule, refuse_contradictions, shown
+from protea.network.trust.signatures import fingerprint_of
 
 NAME = "policy.toml"
 # Their uploads are class vectors alone, of which a class can be kept back, by trained models; Local sends nothing.
@@ -48,6 +49,7 @@ class Policy:
     max_upload: Size = "10MB"  # in one round
     filters: tuple[str, ...] = ()  # that a task must have
     expires: dt.date | None = None  # the last day of taking part; None: never
+    peers: tuple[str, ...] = ()  # fingerprints of other sites' keys: a secure sum is made with these only
     gain: bool = False  # how much better than training alone may be told, to a tenth of a point; nothing else of it
     prepared_alone: bool = False  # data() looks at one record at a time; without that no epsilon is claimed
     refused: dict[str, Any] = field(default_factory=_refused)  # by setting of the task: values it may not have
@@ -153,6 +155,11 @@ def check_policy(file: PolicyFile) -> None:
         for name in names:
             if name not in (known := registry.table(group)):
                 raise ConfigError(f"{file.cite(setting)}: there is no {group[:-1]} {name!r}.  {nearest(name, known)}")
+    for peer in policy.peers:
+        try:
+            fingerprint_of(peer)
+        except ConfigError as error:
+            raise ConfigError(f"{file.cite('peers')}: {error}") from error
     if not policy.methods:
         raise ConfigError(f'{file.cite("methods")}: no method is allowed at all.  Name one, such as "fedproto".')
     if policy.report == "full" and policy.counts != "exact":

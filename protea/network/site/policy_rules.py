@@ -1,4 +1,4 @@
-"""What a site's policy may say of the settings of a task: which there are, and which values and bounds they can have."""
+"""What a site's policy may say of a task's settings: which there are, and what values and bounds they can have."""
 
 from __future__ import annotations
 
