@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -93,15 +94,17 @@ def refuse_unwritable(file: Path | None, example: str) -> None:
 def subject_of_site(path: Path, rounds: int, told: Told) -> Subject:
     """Train some rounds at a site with nobody listening, and return what would leave."""
     from protea.config.experiment import method_label
+    from protea.filters.secure_sum import secure_sum_of, without_secure_sum
     from protea.network.site.check import aggregate_alone
     from protea.network.site.directory import Site
     from protea.network.task import started_server
     from protea.studies.audit import Rehearsal
 
     site = Site(path)
+    plan = site.plan()
     rehearsal = Rehearsal(
         f"site {site.name}",
-        site.plan(),
+        replace(plan, filters=without_secure_sum(plan.filters)),  # one site alone has no sum
         site.id,
         started_server(site.task, site.public()),
         partial(aggregate_alone, site),
@@ -110,7 +113,10 @@ def subject_of_site(path: Path, rounds: int, told: Told) -> Subject:
         reports=site.report != "none",
         views=path / "views",
     )
-    return rehearsal.subject(min(rounds, site.task.rounds), told, method=method_label(site.task.method))
+    found = rehearsal.subject(min(rounds, site.task.rounds), told, method=method_label(site.task.method))
+    if secure_sum_of(plan.filters) is None:
+        return found
+    return replace(found, plan=plan, departures=[replace(each, samples=0) for each in found.departures])
 
 
 def audit_site(console: Console, path: Path, thresholds: Thresholds | None = None) -> AuditResult:

@@ -31,6 +31,7 @@ from protea.federation.jobs import Reply
 from protea.filters.base import Filter, Passage, arrive_all
 from protea.filters.clip import Clip
 from protea.filters.quantize import Quantize
+from protea.filters.secure_sum import SecureSum
 from protea.methods.feddistill import FedDistill
 from protea.methods.fedloo import FedLOO
 from protea.methods.fedmd import FedMD
@@ -331,6 +332,17 @@ def test_what_is_attacked_is_what_left_bit_by_bit(small: tuple[Path, Overheard],
     assert any("bit by bit" in sentence for sentence in subject.attacked)
     assert subject.members == len(protea.load(path).client(1).client.train)
     assert len(subject.records) == 1797 and {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
+
+
+def test_under_a_secure_sum_there_is_nothing_to_read_in_one_upload(tmp_path: Path):
+    """Attacked is the upload under its mask, not the keys that leave with the training."""
+    Run(replace(SMALL, filters=(SecureSum(),)), tmp_path / "run").finish()
+    subject = subject_of_run(tmp_path / "run", 1, 2, silent)
+    assert {tensor.dtype for each in subject.departures for tensor in each.up.values()} == {torch.int64}
+    found = attack(subject, shadows=2)
+    assert any("leaves under a mask" in note and "not audited" in note for note in found.notes)
+    assert {each.attack for each in found.findings if each.number is not None} <= {"labels", "replies"}
+    assert any(each.words.startswith("No number of training samples") for each in found.findings)
 
 
 def test_without_a_name_the_client_with_the_smallest_class_is_audited(small: tuple[Path, Overheard]):

@@ -24,7 +24,7 @@ def class_sizes(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds) 
         if not counts:
             if not own:
                 continue
-            words = "No vector left: held back, or not sent in these rounds."
+            words = "No vector left that can be read: held back, masked, or not sent in these rounds."
         elif exact:
             verdict = "leaks" if few < thresholds.samples else "safe"
             words = f"The count says it: {_samples(own)} behind {_vectors(len(counts))}."
@@ -79,6 +79,8 @@ def whole_size(subject: Subject) -> AuditFinding:
     told = subject.departures[-1].samples
     exact = "exactly" if told == subject.members else "not exactly"
     words = f"With an upload goes the number of training samples, {exact}: {told}."
+    if not told:
+        words = "No number of training samples that can be read goes with an upload."
     return AuditFinding(
         "", subject.members, "labels", "uploads", "samples told", float(told), None, None, "safe", words
     )
