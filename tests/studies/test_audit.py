@@ -281,6 +281,7 @@ def test_methods_without_class_vectors_are_audited_by_their_replies_alone(name: 
     method = registry.find("methods", name)()
     found = audited(method, share({0: 20, 1: 20}))
     assert any("sends no class vectors" in note and "no sign of safety" in note for note in found.notes)
+    assert found.classes == {"0": "watch", "1": "watch"} and "Not attacked" in of(found, "0", "counts", "uploads").words
     assert {each.attack for each in found.findings if each.number is not None} == {"labels", "replies"}
 
 
@@ -341,6 +342,7 @@ def test_under_a_secure_sum_there_is_nothing_to_read_in_one_upload(tmp_path: Pat
     assert {tensor.dtype for each in subject.departures for tensor in each.up.values()} == {torch.int64}
     found = attack(subject, shadows=2)
     assert any("leaves under a mask" in note and "not audited" in note for note in found.notes)
+    assert "safe" not in found.classes.values()  # nobody has tried
     assert {each.attack for each in found.findings if each.number is not None} <= {"labels", "replies"}
     assert any(each.words.startswith("No number of training samples") for each in found.findings)
 

@@ -59,7 +59,7 @@ def test_a_site_that_sends_under_a_mask_is_told_so(typed: Command, tmp_path: Pat
     site = places.site(tmp_path / "site", base.invite("north"), places.code(data=DATA), policy=POLICY)
     said = typed("site", "check", "--dir", site.path, "--audit")
     assert said.code == 0 and "leaves under a mask" in said.out and "No number of training samples" in said.out, said
-    assert "The audit found that it leaks" not in said.out
+    assert "The audit found that it leaks" not in said.out and "Not attacked" in said.out
 
 
 def test_a_site_is_one_client(site: Path, typed: Command):

@@ -13,8 +13,13 @@ from protea.studies.audit.vectors import Sent
 from protea.studies.audit.verdict import AuditFinding, Knowledge, Thresholds, Verdict
 
 
-def class_sizes(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds) -> list[AuditFinding]:
-    """Say of each class what its vector and its count tell about how many samples are behind it."""
+def class_sizes(
+    subject: Subject, sent: Sequence[Sent], thresholds: Thresholds, unattacked: str = ""
+) -> list[AuditFinding]:
+    """Say of each class what its vector and its count tell about how many samples are behind it.
+
+    ``unattacked`` says why nothing that leaves could be attacked, if that is so: such classes are to be watched.
+    """
     found = []
     for label in range(subject.classes):
         own, counts = int(subject.counts[label]), [each.count for each in sent if each.label == label]
@@ -24,7 +29,9 @@ def class_sizes(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds) 
         if not counts:
             if not own:
                 continue
-            words = "No vector left that can be read: held back, masked, or not sent in these rounds."
+            words = "No vector left: held back, or not sent in these rounds."
+            if unattacked and name not in subject.plan.release.held_names:
+                verdict, words = "watch", f"Not attacked: {unattacked}."
         elif exact:
             verdict = "leaks" if few < thresholds.samples else "safe"
             words = f"The count says it: {_samples(own)} behind {_vectors(len(counts))}."
