@@ -18,8 +18,9 @@ from protea import Client, Data, Engine, Experiment, Method, Models, Observer, P
 from protea.clients.builder import FunctionBuilder
 from protea.clients.plan import WorkerPlan
 from protea.config import registry
+from protea.config.attack import Attack
 from protea.config.families import Member
-from protea.config.sections import Checkpoint
+from protea.config.sections import Checkpoint, Split
 from protea.core.errors import ConfigError, PayloadError
 from protea.core.payload import pack, unpack
 from protea.core.rng import Streams
@@ -345,6 +346,15 @@ def test_under_a_secure_sum_there_is_nothing_to_read_in_one_upload(tmp_path: Pat
     assert "safe" not in found.classes.values()  # nobody has tried
     assert {each.attack for each in found.findings if each.number is not None} <= {"labels", "replies"}
     assert any(each.words.startswith("No number of training samples") for each in found.findings)
+
+
+@pytest.mark.parametrize("more", [{"protect": True}, {"attack": Attack("backdoor", (0,))}], ids=["protect", "backdoor"])
+def test_rules_beside_the_built_in_ones_are_no_hindrance(tmp_path: Path, more: dict[str, Any]):
+    """A client that is protected answers by ``alone`` too, and beside a backdoor by ``triggered``."""
+    run = replace(SMALL, data=replace(SMALL.data, split=Split(0.2, 0.2)), rounds=1, **more)
+    Run(run, tmp_path / "run").finish()
+    found = attack(subject_of_run(tmp_path / "run", 1, 1, silent), shadows=0)
+    assert [each for each in found.findings if each.measure == "test samples"]
 
 
 def test_without_a_name_the_client_with_the_smallest_class_is_audited(small: tuple[Path, Overheard]):

@@ -46,7 +46,7 @@ class SignedAnswer:
 
     @property
     def text(self) -> bytes:
-        """What is signed: no time of day, which is all that a site signs otherwise, begins like this."""
+        """What is signed: nothing else that a site signs begins like this."""
         return "\n".join(["protea answer", self.task, self.site, self.asked, str(self.round), self.sha256]).encode()
 
 

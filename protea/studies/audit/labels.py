@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from protea.evaluation.counts import Counts
 from protea.studies.audit.subject import Subject
 from protea.studies.audit.vectors import Sent
 from protea.studies.audit.verdict import AuditFinding, Knowledge, Thresholds, Verdict
@@ -63,10 +62,8 @@ def distribution(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds)
     if told.sum():
         guesses["counts in uploads"] = told
         guesses["classes that are present"] = (told > 0).double()
-    if subject.replies:
-        counts = subject.replies[-1].of("test").get("method")
-        if isinstance(counts, Counts):
-            guesses["test samples in replies"] = counts.samples.double()
+    if (counts := subject.answered("test")) is not None:
+        guesses["test samples in replies"] = counts.samples.double()
     truth = subject.counts.double() / subject.counts.sum()
     small = bool(((subject.counts > 0) & (subject.counts < thresholds.samples)).any())
     found = [whole_size(subject)]

@@ -21,6 +21,8 @@ from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.wrapping import Wrapper
 from protea.evaluation.client_side import Examination
+from protea.evaluation.counts import Counts
+from protea.evaluation.rules import all_names
 from protea.filters.base import Filter, Passage, arrive_all
 from protea.filters.secure_sum import secure_sum_of
 from protea.studies.audit.recorder import Departure
@@ -63,6 +65,11 @@ class Subject:
     def classes(self) -> int:
         """The number of classes."""
         return len(self.names)
+
+    def answered(self, part: str) -> Counts | None:
+        """What the newest reply says by class of its own rule, on test or validation samples; None if it does not."""
+        found = self.replies[-1].of(part, all_names(self.plan.rules)).get("method") if self.replies else None
+        return found if isinstance(found, Counts) else None
 
     @cached_property
     def labels(self) -> Tensor:
