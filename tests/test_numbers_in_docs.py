@@ -47,6 +47,9 @@ def test_what_bound_does_is_what_its_runs_say() -> None:
     bound, text = script("results/bound.py"), page("robustness.md")
     for table in bound.tables().split("\n\n"):
         assert table in text
+    reported = [float(row["honest"]) for row in bound.kept() if row["study"] == "reported"]
+    lost = [none - scale for none, scale in zip(reported[::2], reported[1::2], strict=True)]
+    assert len(lost) == 30 and max(lost) < 2 and abs(sum(lost) / 30) < 0.1  # "within two points; on average nothing"
     honest = [row for row in bound.kept() if row["study"] == "honest"]
     assert {row["changed"] for row in honest} == {"0"}  # nothing is done to those who are honest
     pairs: dict[tuple[str, ...], set[str]] = {}

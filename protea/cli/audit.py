@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,7 +58,8 @@ def audit(
 
     Nothing is sent, and the run or site stays as it is.
     """
-    refuse_unwritable(json_file, html)
+    refuse_unwritable(json_file, "audit.json")
+    refuse_unwritable(html, "audit.html")
     if json_file is not None and html is not None and json_file.absolute() == html.absolute():
         raise ConfigError(f"--json and --html are both {html}: the page would replace the numbers.  Name two files.")
     if shadows % 2:
@@ -81,27 +83,28 @@ def audit(
     write_audit(Console(), found, json_file, html, records)
 
 
-def refuse_unwritable(*files: Path | None) -> None:
-    """Refuse, before any work, files that cannot be written."""
-    for file in files:
-        if file is not None and not file.absolute().parent.is_dir():
-            raise ConfigError(f"{file} cannot be written: there is no folder {file.absolute().parent}.")
-        if file is not None and file.is_dir():
-            raise ConfigError(f"{file} is a folder.  Name a file in it, such as {file / 'audit.html'}.")
+def refuse_unwritable(file: Path | None, example: str) -> None:
+    """Refuse, before any work, a file that cannot be written; ``example`` is a name for it."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise ConfigError(f"{file} cannot be written: there is no folder {file.absolute().parent}.")
+    if file is not None and file.is_dir():
+        raise ConfigError(f"{file} is a folder.  Name a file in it, such as {file / example}.")
 
 
 def subject_of_site(path: Path, rounds: int, told: Told) -> Subject:
     """Train some rounds at a site with nobody listening, and return what would leave."""
     from protea.config.experiment import method_label
+    from protea.filters.secure_sum import secure_sum_of, without_secure_sum
     from protea.network.site.check import aggregate_alone
     from protea.network.site.directory import Site
     from protea.network.task import started_server
     from protea.studies.audit import Rehearsal
 
     site = Site(path)
+    plan = site.plan()
     rehearsal = Rehearsal(
         f"site {site.name}",
-        site.plan(),
+        replace(plan, filters=without_secure_sum(plan.filters)),  # one site alone has no sum
         site.id,
         started_server(site.task, site.public()),
         partial(aggregate_alone, site),
@@ -110,7 +113,10 @@ def subject_of_site(path: Path, rounds: int, told: Told) -> Subject:
         reports=site.report != "none",
         views=path / "views",
     )
-    return rehearsal.subject(min(rounds, site.task.rounds), told, method=method_label(site.task.method))
+    found = rehearsal.subject(min(rounds, site.task.rounds), told, method=method_label(site.task.method))
+    if secure_sum_of(plan.filters) is None:
+        return found
+    return replace(found, plan=plan, departures=[replace(each, samples=0) for each in found.departures])
 
 
 def audit_site(console: Console, path: Path, thresholds: Thresholds | None = None) -> AuditResult:

@@ -107,7 +107,7 @@ def check(
     from protea.network.site.statement import make_statement
     from protea.report.document import document_page
 
-    refuse_unwritable(html)
+    refuse_unwritable(html, "site.html")
     if bundle is not None:
         open_bundle(directory, bundle)
     site, console = Site(directory), Console()

@@ -64,6 +64,7 @@ gain = false                # true: tell how much better than training alone, if
 max_rounds = 100            # of a task: every round tells more
 max_upload = "10MB"         # in one round
 filters = []                # that a task must have, such as ["clip", "noise"]
+peers = []                  # fingerprints of other sites' keys: a secure sum is made with these only
 expires = {expires}        # the last day of taking part
 prepared_alone = false      # true: data() prepares each record by itself.  Without that, no epsilon is claimed
 

@@ -13,6 +13,7 @@ from protea.core.client import Client
 from protea.core.method import Method
 from protea.core.rng import Streams
 from protea.filters.base import Filter
+from protea.filters.secure.vouching import Voucher
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class WorkerPlan:
     filters: tuple[Filter, ...] = ()  # applied in order to every upload before it leaves its client
     release: Release = field(default_factory=Release)  # the client's own last word on what leaves it
     system_randomness: bool = False  # noise and secrets come from the operating system: at sites; else from the seed
+    voucher: Voucher = field(default_factory=Voucher)  # for the clients and keys of a secure sum
     unguarded: str = ""  # why records were not prepared one by one, so that no guarantee can hold; empty: they were
     careful: bool = False  # a client whose training fails is put back to what it was before
     memory: int | None = None  # bytes of this process; clients beyond it wait on disk

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from protea.core.payload import Named
 from protea.evaluation.client_side import Examination
 from protea.federation.jobs import Reply
@@ -16,6 +18,11 @@ class Release:
     """
 
     by_counts: bool = False  # classes are kept back by their exact numbers of samples
+
+    @property
+    def held_names(self) -> Sequence[str]:
+        """The names of the classes that are kept back."""
+        return ()
 
     def withhold(self, up: Named, at: Passage) -> Named:
         """Take out of an upload what is kept back, before the filters."""

@@ -168,7 +168,7 @@ class Worker:
         """Return the client's side of a secure sum."""
         if self.secure is None:
             raise PayloadError("a step of a secure sum was asked for, and the filter secure_sum is not set.")
-        return self.secure.client(client, self.plan.system_randomness)
+        return self.secure.client(client, self.plan.system_randomness, self.plan.voucher)
 
     def _sums(self, client: Client, up: Named, privacy: Privacy | None) -> Named:
         """Return what a client adds to a secure sum: its upload, and what else it would tell in the clear."""

@@ -29,7 +29,7 @@ def read_toml(text: str, where: str) -> Table:
     """Return the tables of a TOML text; raise :class:`ConfigError`, beginning with ``where``, for anything else."""
     try:
         table = tomllib.loads(text)
-        _refuse_huge(table, where)
+        refuse_huge(table, where)
         return table
     except ValueError as error:  # no TOML, or a number of thousands of digits
         raise ConfigError(f"{where} is not a TOML file: {error}") from error
@@ -37,12 +37,12 @@ def read_toml(text: str, where: str) -> Table:
         raise ConfigError(f"{where} is not a file of settings: its tables and lists are nested too deep.") from None
 
 
-def _refuse_huge(value: object, where: str) -> None:
+def refuse_huge(value: object, where: str) -> None:
     """Raise :class:`ConfigError` for a whole number of more than 64 bits, which TOML does not have."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ConfigError(f"{where} has a number of {value.bit_length()} bits; whole numbers have 64 at most.")
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _refuse_huge(inner, where)
+        refuse_huge(inner, where)
 
 
 def settings_from_table(kind: type[Any], table: object, where: str, path: str = "", tag: str = "") -> Any:

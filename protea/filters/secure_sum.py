@@ -24,6 +24,7 @@ from protea.filters.secure.sums import SummedUploads, from_sums, to_sums
 if TYPE_CHECKING:
     from protea.filters.secure.client_side import SummingClient
     from protea.filters.secure.server_side import Attempt
+    from protea.filters.secure.vouching import Voucher
 
 __all__ = ["SecureSum", "SumState", "SumStep", "secure_sum_of"]  # the state, so that a memory that has one can be read
 
@@ -76,7 +77,7 @@ class SecureSum(Filter):
                 f"too much about each."
             )
 
-    def client(self, client: Client, system_randomness: bool) -> SummingClient:
+    def client(self, client: Client, system_randomness: bool, voucher: Voucher) -> SummingClient:
         """Return a client's side of the sum of the round that it is in.
 
         Its secrets come from the operating system, or in simulations, which must repeat themselves, from its streams.
@@ -86,7 +87,8 @@ class SecureSum(Filter):
         def draw(purpose: str) -> bytes:
             return os.urandom(32) if system_randomness else client.rng.at("secure_sum").key(purpose)
 
-        return SummingClient(client.id, client.round, client.memory, draw, self._point(), self.need, self.least)
+        own = (client.id, client.round, client.memory, draw)
+        return SummingClient(*own, self._point(), self.need, self.least, voucher)
 
     def sums_of(self, kind: type[Any], up: Named, by: SummedBy | None, samples: int, loss: float) -> Named:
         """Return what is added up of an upload."""

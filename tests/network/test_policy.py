@@ -149,6 +149,22 @@ WRONG = {
         '[refused]\n"method.taken" = ["befor"]',
         r'line 2: .*"befor" is no value of it.*Did you mean before',
     ),
+    "yes as a word": (
+        '[refused]\n"protect" = ["true"]',
+        r'line 2: .*"true" is no value of it, and would refuse nothing',
+    ),
+    "a rate that is a word": ('[refused]\n"training.lr" = ["high"]', r"line 2: .*would refuse nothing"),
+    "a rule about a table": ('[refused]\n"training.dp" = [1]', r"line 2: .*a table of settings.*training.dp.noise"),
+    "a bound of yes and no": ('[at_most]\n"protect" = 1', r"line 2: .*is no number, which has no bounds"),
+    "a bound of a size": ('[at_most]\n"limits.upload" = 3', r"line 2: .*is no number, which has no bounds"),
+    "bounds that no task keeps": (
+        '[at_least]\n"quorum" = 5\n[at_most]\n"quorum" = 3',
+        r"line 4: .*must be 5 at least by \[at_least\]",
+    ),
+    "a bound of hundreds of digits": (
+        f'[at_most]\n"training.epochs" = {"9" * 400}',
+        r"a number of 1329 bits; whole numbers have 64 at most",
+    ),
     "a list, not a table": ('refused = ["before"]', r"line 1: .*should be an object"),
     "a word for yes": ('prepared_alone = "yes"', r"line 1: .*valid boolean"),
     "full, but no counts": (

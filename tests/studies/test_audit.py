@@ -18,8 +18,9 @@ from protea import Client, Data, Engine, Experiment, Method, Models, Observer, P
 from protea.clients.builder import FunctionBuilder
 from protea.clients.plan import WorkerPlan
 from protea.config import registry
+from protea.config.attack import Attack
 from protea.config.families import Member
-from protea.config.sections import Checkpoint
+from protea.config.sections import Checkpoint, Split
 from protea.core.errors import ConfigError, PayloadError
 from protea.core.payload import pack, unpack
 from protea.core.rng import Streams
@@ -31,6 +32,7 @@ from protea.federation.jobs import Reply
 from protea.filters.base import Filter, Passage, arrive_all
 from protea.filters.clip import Clip
 from protea.filters.quantize import Quantize
+from protea.filters.secure_sum import SecureSum
 from protea.methods.feddistill import FedDistill
 from protea.methods.fedloo import FedLOO
 from protea.methods.fedmd import FedMD
@@ -280,6 +282,7 @@ def test_methods_without_class_vectors_are_audited_by_their_replies_alone(name: 
     method = registry.find("methods", name)()
     found = audited(method, share({0: 20, 1: 20}))
     assert any("sends no class vectors" in note and "no sign of safety" in note for note in found.notes)
+    assert found.classes == {"0": "watch", "1": "watch"} and "Not attacked" in of(found, "0", "counts", "uploads").words
     assert {each.attack for each in found.findings if each.number is not None} == {"labels", "replies"}
 
 
@@ -331,6 +334,27 @@ def test_what_is_attacked_is_what_left_bit_by_bit(small: tuple[Path, Overheard],
     assert any("bit by bit" in sentence for sentence in subject.attacked)
     assert subject.members == len(protea.load(path).client(1).client.train)
     assert len(subject.records) == 1797 and {file: file.stat().st_mtime_ns for file in path.rglob("*")} == before
+
+
+def test_under_a_secure_sum_there_is_nothing_to_read_in_one_upload(tmp_path: Path):
+    """Attacked is the upload under its mask, not the keys that leave with the training."""
+    Run(replace(SMALL, filters=(SecureSum(),)), tmp_path / "run").finish()
+    subject = subject_of_run(tmp_path / "run", 1, 2, silent)
+    assert {tensor.dtype for each in subject.departures for tensor in each.up.values()} == {torch.int64}
+    found = attack(subject, shadows=2)
+    assert any("leaves under a mask" in note and "not audited" in note for note in found.notes)
+    assert "safe" not in found.classes.values()  # nobody has tried
+    assert {each.attack for each in found.findings if each.number is not None} <= {"labels", "replies"}
+    assert any(each.words.startswith("No number of training samples") for each in found.findings)
+
+
+@pytest.mark.parametrize("more", [{"protect": True}, {"attack": Attack("backdoor", (0,))}], ids=["protect", "backdoor"])
+def test_rules_beside_the_built_in_ones_are_no_hindrance(tmp_path: Path, more: dict[str, Any]):
+    """A client that is protected answers by ``alone`` too, and beside a backdoor by ``triggered``."""
+    run = replace(SMALL, data=replace(SMALL.data, split=Split(0.2, 0.2)), rounds=1, **more)
+    Run(run, tmp_path / "run").finish()
+    found = attack(subject_of_run(tmp_path / "run", 1, 1, silent), shadows=0)
+    assert [each for each in found.findings if each.measure == "test samples"]
 
 
 def test_without_a_name_the_client_with_the_smallest_class_is_audited(small: tuple[Path, Overheard]):

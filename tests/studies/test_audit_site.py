@@ -54,6 +54,14 @@ def test_the_check_of_a_site_can_end_with_its_audit(site: Path, typed: Command):
     assert "[leaks]" not in page and "[watch]" not in page  # the table has a column for that
 
 
+def test_a_site_that_sends_under_a_mask_is_told_so(typed: Command, tmp_path: Path):
+    base = places.base(tmp_path / "base", quorum=3, filters=[{"name": "secure_sum"}])
+    site = places.site(tmp_path / "site", base.invite("north"), places.code(data=DATA), policy=POLICY)
+    said = typed("site", "check", "--dir", site.path, "--audit")
+    assert said.code == 0 and "leaves under a mask" in said.out and "No number of training samples" in said.out, said
+    assert "The audit found that it leaks" not in said.out and "Not attacked" in said.out
+
+
 def test_a_site_is_one_client(site: Path, typed: Command):
     said = typed("audit", site, "--client", "0")
     assert said.code == 2 and "a site is one client" in said.err

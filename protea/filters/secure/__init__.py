@@ -5,6 +5,7 @@ masks.py         keys that two clients agree on, masks drawn from them, sealed m
 shares.py        Shamir's secret sharing
 sums.py          from an upload to the sums that its method needs, and from the sum back to an upload
 state.py         what a client keeps between the steps
+vouching.py      signatures of the list of clients and keys, where clients know each other's long-term keys
 client_side.py   the steps of a client
 server_side.py   the steps of the server
 """

@@ -8,7 +8,7 @@ of its key, never both.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -31,6 +31,7 @@ from protea.filters.secure.state import (
     to_bytes,
     to_tensor,
 )
+from protea.filters.secure.vouching import VOUCHED, Voucher, vouched_by
 
 MEMORY = "secure_sum"  # the name of the state in a client's memory
 Draw = Callable[[str], bytes]  # 32 secret bytes for a purpose
@@ -47,6 +48,7 @@ class SummingClient:
     point: FixedPoint
     need: Callable[[int], int]  # of so many clients that share secrets, how many must be in the sum
     least: int  # clients that must be in any sum
+    voucher: Voucher = field(default_factory=Voucher)  # for the list of clients and keys
 
     def answer(self, step: str, down: Named) -> Named:
         """Do one of the steps that follow the training."""
@@ -94,7 +96,9 @@ class SummingClient:
             for other, key, seed_share, key_share in zip(others.clients, others.public, *parts, strict=True)
         ]
         self.memory[MEMORY] = replace(state, seed=to_tensor(seed), clients=down["clients"], public=down["public"])
-        return {"shares": torch.stack([to_tensor(each) for each in sealed]), "proof": to_tensor(proof_of(seed))}
+        signed = self.voucher.sign(self.id, others)
+        shares = {"shares": torch.stack([to_tensor(each) for each in sealed]), "proof": to_tensor(proof_of(seed))}
+        return {**shares, VOUCHED: to_tensor(signed)} if signed else shares
 
     def _refuse_without_me(self, others: Participants, own: list[bytes]) -> None:
         if self.id not in others.clients or list(others.public[others.clients.index(self.id)]) != own:
@@ -106,6 +110,7 @@ class SummingClient:
         if state.senders is not None:
             raise PayloadError("an upload was masked by these keys already; another attempt needs new ones.")
         senders = self._enough(down, others.clients, len(others.clients))
+        self.voucher.check(self.id, others, vouched_by(down, senders))
         sealed = expect_rows(down, "shares", len(senders), 2 * SHARE + TAG)
         private, session = [to_bytes(key) for key in state.private], others.session
         shares = [

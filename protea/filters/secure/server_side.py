@@ -16,6 +16,7 @@ from protea.filters.secure.fixed_point import FixedPoint, TensorShapes, Words, s
 from protea.filters.secure.masks import TAG, agreed_key, mask, pair_mask_key, public_key
 from protea.filters.secure.shares import SHARE, combine
 from protea.filters.secure.state import KEY, KEYS, MASKS, Participants, expect_rows, to_bytes
+from protea.filters.secure.vouching import VOUCHED, expect_vouch, vouched_rows
 
 
 class TooFewSitesError(ClientError):
@@ -36,6 +37,7 @@ class Attempt:
         self.point, self.need = point, need(len(clients))
         self.sealed: dict[int, Tensor] = {}  # by sender, a row for each client
         self.proofs: dict[int, bytes] = {}
+        self.vouched: dict[int, bytes] = {}  # by sender, its signature of the roster, where clients check those
         self.masked: dict[int, Words] = {}
         self.shapes: dict[int, TensorShapes] = {}
         self.shares: dict[int, Tensor] = {}  # by the client that told them, a row for each sender
@@ -46,19 +48,27 @@ class Attempt:
 
     def take_shares(self, client: int, up: Named) -> None:
         """Take a client's sealed shares; :class:`PayloadError` for anything else."""
-        _only(up, "shares", "proof")
+        _only({name: tensor for name, tensor in up.items() if name != VOUCHED}, "shares", "proof")
         rows = expect_rows(up, "shares", len(self.everyone.clients), 2 * SHARE + TAG)
         self.proofs[client] = to_bytes(expect_rows({"proof": up["proof"].reshape(1, -1)}, "proof", 1, KEY))
+        if signed := expect_vouch(up):
+            self.vouched[client] = signed
         self.sealed[client] = rows
 
     def parcels(self) -> dict[int, Named]:
         """Return for each client that shared its secrets the shares that others sealed for it."""
         senders = self._enough(self.sealed, "shared their secrets")
+        if self.vouched and len(senders) < len(self.everyone.clients):
+            raise TooFewSitesError(
+                f"secure_sum: {len(senders)} of {len(self.everyone.clients)} clients signed the list; where they check "
+                f"each other's keys, all must."
+            )
         place = {client: index for index, client in enumerate(self.everyone.clients)}
         return {
             client: {
                 "clients": torch.tensor(senders),
                 "shares": torch.stack([self.sealed[other][place[client]] for other in senders]),
+                **vouched_rows(self.vouched, senders),
             }
             for client in senders
         }

@@ -50,6 +50,7 @@ from protea.models.maker import ModelMaker
 from protea.network.public_data import public_samples
 from protea.network.site.code import call_with, load_code
 from protea.network.site.data import as_dataset, with_classes
+from protea.network.site.peers import voucher_of
 from protea.network.site.policy import NAME, PolicyFile, Report, read_policy
 from protea.network.site.release import PolicyRelease
 from protea.network.site.scaling import filling_of, scaling_of
@@ -326,6 +327,7 @@ class Site:
             filters=task.filters,
             release=self.release,
             system_randomness=True,
+            voucher=voucher_of(self),
             unguarded=self.unguarded if self._noisy else "",
             careful=True,
         )

@@ -7,20 +7,20 @@ the safe defaults below.
 from __future__ import annotations
 
 import datetime as dt
-import math
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import PositiveInt
 
 from protea.config import registry
-from protea.config.toml import Table, field_type, section_of, settings_from_table
+from protea.config.toml import Table, refuse_huge, settings_from_table
 from protea.config.units import Size
 from protea.core.errors import ConfigError, nearest
-from protea.network.task import Task
+from protea.network.site.policy_rules import refuse_bad_rule, refuse_contradictions, shown
+from protea.network.trust.signatures import fingerprint_of
 
 NAME = "policy.toml"
 # Their uploads are class vectors alone, of which a class can be kept back, by trained models; Local sends nothing.
@@ -49,6 +49,7 @@ class Policy:
     max_upload: Size = "10MB"  # in one round
     filters: tuple[str, ...] = ()  # that a task must have
     expires: dt.date | None = None  # the last day of taking part; None: never
+    peers: tuple[str, ...] = ()  # fingerprints of other sites' keys: a secure sum is made with these only
     gain: bool = False  # how much better than training alone may be told, to a tenth of a point; nothing else of it
     prepared_alone: bool = False  # data() looks at one record at a time; without that no epsilon is claimed
     refused: dict[str, Any] = field(default_factory=_refused)  # by setting of the task: values it may not have
@@ -92,17 +93,6 @@ class PolicyFile:
         return f"{setting} = {shown(value[inner] if inner else value)}"
 
 
-def shown(value: object) -> str:
-    """Write a value as TOML does."""
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f'"{name}" = {shown(inner)}' for name, inner in value.items()) + " }" if value else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(shown, value))}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else "never" if value is None else str(value)
-
-
 def read_policy(path: Path) -> PolicyFile:
     """Read a policy; raise :class:`ConfigError`, which names the line, for what is no policy."""
     if not path.exists():
@@ -112,13 +102,14 @@ def read_policy(path: Path) -> PolicyFile:
         table = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:  # no text, no TOML, or nested too deep
         raise ConfigError(f"{path} cannot be read: {error}") from error
+    refuse_huge(table, str(path))
     lines = dict(setting_lines(text))
     values: Table = {}
     for name, value in table.items():
         where = f"{path}, {lines[name]}" if name in lines else str(path)
         values[name] = getattr(settings_from_table(Policy, {name: value}, where), name)
         for setting in value if name in ("refused", "at_least", "at_most") else ():
-            refuse_unknown(name, setting, value[setting], f"{path}, {lines.get(f'{name}.{setting}', lines[name])}")
+            refuse_bad_rule(name, setting, value[setting], f"{path}, {lines.get(f'{name}.{setting}', lines[name])}")
     if "refused" in values:
         values["refused"] = {
             **_refused(),
@@ -157,63 +148,6 @@ def _settings(table: Table, path: str = "") -> Iterator[tuple[str, str]]:
             yield from _settings(value, f"{path}{name}.")
 
 
-def refuse_unknown(kind: str, setting: str, value: object, where: str) -> None:
-    """Raise :class:`ConfigError` for a rule about a setting that no task has, or by a value that it cannot have."""
-    known = known_settings()
-    if setting not in known:
-        raise ConfigError(
-            f'{where}: {kind} has "{setting}", and no task has such a setting.  {nearest(setting, sorted(known))}\n'
-            f'  Write it in quotes, such as "method.taken", "training.epochs" or "filters.clip.norm".'
-        )
-    types = known[setting]
-    if kind == "refused":
-        if not isinstance(value, list):
-            raise ConfigError(f'{where}: refused."{setting}" must be a list of values, such as ["before"].')
-        words = [word for each in types for word in literals(each)]
-        for each in value if words and all(literals(each) for each in types) else ():
-            if each not in words:
-                raise ConfigError(
-                    f'{where}: refused."{setting}": {shown(each)} is no value of it, and would refuse nothing.  '
-                    f"{nearest(str(each), map(str, words))}"
-                )
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f'{where}: {kind}."{setting}" = {shown(value)}: a number is needed, such as 10.')
-    elif all(literals(each) and all(isinstance(word, str) for word in literals(each)) for each in types):
-        raise ConfigError(f'{where}: {kind}."{setting}": this setting is a word, which has no bounds.  Use [refused].')
-
-
-def literals(kind: Any) -> tuple[Any, ...]:
-    """Give the values of a type that has only these; none for any other.
-
-    >>> literals(Literal["before", "after"]), literals(float)
-    (('before', 'after'), ())
-    """
-    return get_args(kind) if str(kind).startswith("typing.Literal[") else ()
-
-
-def known_settings() -> dict[str, list[Any]]:
-    """Name every setting that a task can have, with its types: its own, those of every method, and of every filter."""
-    found: dict[str, list[Any]] = {}
-    for name, kind in typed_settings(Task):
-        if name not in ("method", "filters"):
-            found[name] = [kind]
-    for group, prefix in (("methods", "method."), ("filters", "filters.")):
-        for plugin in registry.table(group):
-            inner = prefix if group == "methods" else f"{prefix}{plugin}."
-            for name, kind in typed_settings(registry.find(group, plugin), inner):
-                found.setdefault(name, []).append(kind)
-    return found
-
-
-def typed_settings(kind: type[Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and type of each setting of a dataclass, and of the sections in it."""
-    for each in fields(kind):
-        if each.init:
-            yield f"{path}{each.name}", field_type(kind, each.name)
-            if (inner := section_of(each)) is not None:
-                yield from typed_settings(inner, f"{path}{each.name}.")
-
-
 def check_policy(file: PolicyFile) -> None:
     """Raise :class:`ConfigError` for a policy that contradicts itself, or names what does not exist."""
     policy = file.policy
@@ -221,6 +155,11 @@ def check_policy(file: PolicyFile) -> None:
         for name in names:
             if name not in (known := registry.table(group)):
                 raise ConfigError(f"{file.cite(setting)}: there is no {group[:-1]} {name!r}.  {nearest(name, known)}")
+    for peer in policy.peers:
+        try:
+            fingerprint_of(peer)
+        except ConfigError as error:
+            raise ConfigError(f"{file.cite('peers')}: {error}") from error
     if not policy.methods:
         raise ConfigError(f'{file.cite("methods")}: no method is allowed at all.  Name one, such as "fedproto".')
     if policy.report == "full" and policy.counts != "exact":
@@ -228,3 +167,4 @@ def check_policy(file: PolicyFile) -> None:
             f"{file.cite('report')}: a full report tells how many test samples each class has, and counts = "
             f'"{policy.counts}" says that nobody may know.  Set report = "accuracy", or counts = "exact".'
         )
+    refuse_contradictions(policy.at_least, policy.at_most, file.cite)

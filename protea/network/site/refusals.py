@@ -12,7 +12,8 @@ from protea.config.toml import to_table
 from protea.core.clusters import Clusters
 from protea.core.payload import Payload
 from protea.core.prototypes import Prototypes
-from protea.network.site.policy import PolicyFile, shown
+from protea.network.site.policy import PolicyFile
+from protea.network.site.policy_rules import shown
 from protea.network.task import Task
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import PositiveInt
 
 from protea.config.sections import Split
-from protea.config.toml import settings_from_table
+from protea.config.toml import refuse_huge, settings_from_table
 from protea.core.errors import ConfigError
 
 
@@ -34,5 +34,6 @@ def read_settings(path: Path) -> Settings:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # no text, no TOML, or nested too deep
         raise ConfigError(f"{path} cannot be read: {error}") from error
+    refuse_huge(table, str(path))
     settings: Settings = settings_from_table(Settings, table, str(path))
     return settings

@@ -11,6 +11,7 @@ from protea.config.units import format_bytes
 from protea.federation.privacy import in_words
 from protea.network.site.check import Trial
 from protea.network.site.directory import Site
+from protea.network.site.peers import peer_warnings
 from protea.network.site.policy import Policy
 from protea.network.site.refusals import listed
 
@@ -203,6 +204,7 @@ def warnings(site: Site, trial: Trial, today: dt.date) -> Iterator[str]:
             f"Rounds count with {task.quorum} sites (quorum): of two who share a mean, each can compute what the "
             f"other sent."
         )
+    yield from peer_warnings(site)
     if not site.bundle.invitation.tls:
         yield "The federation is not encrypted; it is for trials on one machine."
     if policy.expires is not None and policy.expires < today + dt.timedelta(days=SOON):

@@ -7,6 +7,7 @@ statement with a checksum of the answer, so that a line of the coordinator's led
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
@@ -45,7 +46,7 @@ class SignedAnswer:
 
     @property
     def text(self) -> bytes:
-        """What is signed: no time of day, which is all that a site signs otherwise, begins like this."""
+        """What is signed: nothing else that a site signs begins like this."""
         return "\n".join(["protea answer", self.task, self.site, self.asked, str(self.round), self.sha256]).encode()
 
 
@@ -103,6 +104,35 @@ def fingerprint(public: bytes) -> str:
         raise ConfigError(f"The public key cannot be read: {error}") from error
     digits = hashlib.sha256(content).hexdigest()
     return " ".join(digits[4 * group : 4 * group + 4] for group in range(GROUPS))
+
+
+def fingerprint_of(text: str) -> str:
+    """Return a fingerprint as it is compared, however it was typed; raise :class:`ConfigError` for what is none.
+
+    >>> fingerprint_of("1A2B3C4D 5e6f-7081 0000111122223333")
+    '1a2b 3c4d 5e6f 7081 0000 1111 2222 3333'
+    """
+    digits = re.sub(r"[\s:-]", "", text).lower()
+    if not re.fullmatch(r"[0-9a-f]{32}", digits):
+        raise ConfigError(
+            f"{text[:80]!r} is no fingerprint of a site's key: eight groups of four digits or letters a to f, as that "
+            f"site reads it from  protea site request  or  protea site check."
+        )
+    return " ".join(digits[at : at + 4] for at in range(0, 32, 4))
+
+
+def compressed(public: bytes) -> bytes:
+    """Return a site's public key (PEM) in 49 bytes: a point of the curve."""
+    return site_public_key(public).public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+
+
+def from_compressed(point: bytes) -> bytes:
+    """Return the public key (PEM) of a point; raise :class:`PayloadError` for what is none of the curve."""
+    try:
+        key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP384R1(), point)
+    except ValueError as error:
+        raise PayloadError("a public key came that is none.") from error
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def unsealed(part: bytes) -> tuple[bytes, bytes]:

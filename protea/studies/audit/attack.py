@@ -140,12 +140,15 @@ def _attack(subject: Subject, limits: Thresholds, shadows: int, shadow_rounds: i
     notes, found, images = list(subject.attacked), list[AuditFinding](), list[Reconstruction]()
     everything: Sequence[Sent] = []
     retrieved: dict[int, int] = {}
+    unattacked = ""
     if unread:
+        unattacked = "what leaves of it cannot be read by itself"
         notes.append(
             f"Who receives one upload alone cannot read it ({unread})  Linkage, membership and inversion have nothing "
             f"to attack then; what sums over several clients tell is not audited."
         )
     elif subject.sent(last.up, last.round) is None:
+        unattacked = "what leaves is no class vector" if last.up else ""
         notes.append(
             f"{type(subject.method).__name__} sends no class vectors but {_names(last.up)}, which linkage, membership "
             f"and inversion do not attack.  That is no sign of safety: weights tell more than class vectors do.  "
@@ -175,7 +178,7 @@ def _attack(subject: Subject, limits: Thresholds, shadows: int, shadow_rounds: i
         notes += [reason] if reason else []
         if not subject.seed_known:
             notes.append("The client's first weights come from a secret seed, so nobody can rebuild its first model.")
-    found = [*class_sizes(subject, everything, limits), *found, *distribution(subject, everything, limits)]
+    found = [*class_sizes(subject, everything, limits, unattacked), *found, *distribution(subject, everything, limits)]
     found += single_samples(subject, limits)
     return AuditResult(subject, limits, found, notes, {} if unread else presence(subject), images, retrieved)
 

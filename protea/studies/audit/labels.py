@@ -7,14 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from protea.evaluation.counts import Counts
 from protea.studies.audit.subject import Subject
 from protea.studies.audit.vectors import Sent
 from protea.studies.audit.verdict import AuditFinding, Knowledge, Thresholds, Verdict
 
 
-def class_sizes(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds) -> list[AuditFinding]:
-    """Say of each class what its vector and its count tell about how many samples are behind it."""
+def class_sizes(
+    subject: Subject, sent: Sequence[Sent], thresholds: Thresholds, unattacked: str = ""
+) -> list[AuditFinding]:
+    """Say of each class what its vector and its count tell about how many samples are behind it.
+
+    ``unattacked`` says why nothing that leaves could be attacked, if that is so: such classes are to be watched.
+    """
     found = []
     for label in range(subject.classes):
         own, counts = int(subject.counts[label]), [each.count for each in sent if each.label == label]
@@ -25,6 +29,8 @@ def class_sizes(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds) 
             if not own:
                 continue
             words = "No vector left: held back, or not sent in these rounds."
+            if unattacked and name not in subject.plan.release.held_names:
+                verdict, words = "watch", f"Not attacked: {unattacked}."
         elif exact:
             verdict = "leaks" if few < thresholds.samples else "safe"
             words = f"The count says it: {_samples(own)} behind {_vectors(len(counts))}."
@@ -56,10 +62,8 @@ def distribution(subject: Subject, sent: Sequence[Sent], thresholds: Thresholds)
     if told.sum():
         guesses["counts in uploads"] = told
         guesses["classes that are present"] = (told > 0).double()
-    if subject.replies:
-        counts = subject.replies[-1].of("test").get("method")
-        if isinstance(counts, Counts):
-            guesses["test samples in replies"] = counts.samples.double()
+    if (counts := subject.answered("test")) is not None:
+        guesses["test samples in replies"] = counts.samples.double()
     truth = subject.counts.double() / subject.counts.sum()
     small = bool(((subject.counts > 0) & (subject.counts < thresholds.samples)).any())
     found = [whole_size(subject)]
@@ -79,6 +83,8 @@ def whole_size(subject: Subject) -> AuditFinding:
     told = subject.departures[-1].samples
     exact = "exactly" if told == subject.members else "not exactly"
     words = f"With an upload goes the number of training samples, {exact}: {told}."
+    if not told:
+        words = "No number of training samples that can be read goes with an upload."
     return AuditFinding(
         "", subject.members, "labels", "uploads", "samples told", float(told), None, None, "safe", words
     )

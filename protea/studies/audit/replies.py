@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from protea.evaluation.counts import Counts
 from protea.studies.audit.subject import Subject
 from protea.studies.audit.verdict import AuditFinding, Thresholds, Verdict
 
@@ -14,8 +13,8 @@ def single_samples(subject: Subject, thresholds: Thresholds) -> list[AuditFindin
         words = "No evaluation reply left."
         return [AuditFinding("", subject.members, "replies", "replies", "replies", 0.0, None, None, "safe", words)]
     for part in ("test", "validation"):
-        counts = subject.replies[-1].of(part).get("method")
-        if not isinstance(counts, Counts):
+        counts = subject.answered(part)
+        if counts is None:
             continue  # nothing was told, or nothing by class
         for label, (samples, hits) in enumerate(zip(counts.samples.tolist(), counts.hits.tolist(), strict=True)):
             if not samples:
@@ -37,8 +36,8 @@ def single_samples(subject: Subject, thresholds: Thresholds) -> list[AuditFindin
 
 def alone_in_bins(subject: Subject, thresholds: Thresholds) -> list[AuditFinding]:
     """Say how many test samples are alone in their bin of certainty: the sum of the bin is then their certainty."""
-    counts = subject.replies[-1].of("test").get("method")
-    if not isinstance(counts, Counts):
+    counts = subject.answered("test")
+    if counts is None:
         words = "Evaluation replies say nothing by class, and nothing about certainty."
         return [
             AuditFinding("", subject.members, "replies", "replies", "alone in bins", 0.0, None, None, "safe", words)

@@ -13,6 +13,7 @@ from torch import Tensor
 from protea.clients.plan import WorkerPlan
 from protea.core.client import Client
 from protea.core.clusters import Clusters
+from protea.core.errors import PayloadError
 from protea.core.method import Method
 from protea.core.payload import Named, places_of
 from protea.core.prototypes import Prototypes
@@ -20,7 +21,10 @@ from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.wrapping import Wrapper
 from protea.evaluation.client_side import Examination
+from protea.evaluation.counts import Counts
+from protea.evaluation.rules import all_names
 from protea.filters.base import Filter, Passage, arrive_all
+from protea.filters.secure_sum import secure_sum_of
 from protea.studies.audit.recorder import Departure
 
 DRAWS = Streams(22).at("audit")  # of all attacks: the same subject has the same findings
@@ -61,6 +65,11 @@ class Subject:
     def classes(self) -> int:
         """The number of classes."""
         return len(self.names)
+
+    def answered(self, part: str) -> Counts | None:
+        """What the newest reply says by class of its own rule, on test or validation samples; None if it does not."""
+        found = self.replies[-1].of(part, all_names(self.plan.rules)).get("method") if self.replies else None
+        return found if isinstance(found, Counts) else None
 
     @cached_property
     def labels(self) -> Tensor:
@@ -109,8 +118,10 @@ class Subject:
     def sent(self, up: Named, round: int) -> Prototypes | None:
         """Return the class vectors in an upload, as who receives it reads them; None if there are none.
 
-        Of clusters it is the mean of each class.
+        Of clusters it is the mean of each class.  :class:`PayloadError` for what cannot be read by itself.
         """
+        if secure_sum_of(self.filters) is not None:
+            raise PayloadError("secure_sum: it leaves under a mask, and only the sum over several clients can be read.")
         rng = DRAWS.at("arrive", round)
         named = arrive_all(self.filters, up, Passage(self.client, round, self.method.up, self.classes, self.dim, rng))
         for place in places_of(Prototypes, self.method.up, named)[:1]:
