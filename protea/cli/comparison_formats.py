@@ -21,6 +21,7 @@ from protea.runs.compared_number import ComparedNumber
 from protea.runs.spread import Spread
 
 WIDTH = 100  # columns of a table that is not printed on a terminal; the most on one
+FOLDED = 9  # columns that the labels keep where a table is wide
 
 
 def caption(found: Comparison) -> str:
@@ -122,15 +123,35 @@ def table(found: Comparison, clients: bool = False) -> str:
     file = StringIO()  # the same text for a terminal and a file, without colours
     console = Console(file=file, width=width)
     for place, section in enumerate(sections(found, clients)):
-        drawn = Table(box=SIMPLE, padding=0)
-        for name in section.columns:
-            label = name == "method"
-            drawn.add_column(name, justify="left" if label else "right", no_wrap=not label, overflow="fold")
-        for row in section.rows:
-            drawn.add_row(*map(Text, row))
+        drawn = [drawn_table(columns) for columns in fitting(section.columns, width)]
         space = [Text()] if place else []
-        console.print(*space, Text(section.caption), drawn, *map(Text, [*section.marks, *section.words]), sep="\n")
+        console.print(*space, Text(section.caption), *drawn, *map(Text, [*section.marks, *section.words]), sep="\n")
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+
+
+def drawn_table(columns: dict[str, list[str]]) -> Table:
+    """Lay out a table for a terminal; where it is too wide, the labels are folded."""
+    drawn = Table(box=SIMPLE, padding=0)
+    for name in columns:
+        label = name == "method"
+        drawn.add_column(name, justify="left" if label else "right", no_wrap=not label, overflow="fold")
+    for row in zip(*columns.values(), strict=True):
+        drawn.add_row(*map(Text, row))
+    return drawn
+
+
+def fitting(columns: dict[str, list[str]], width: int) -> list[dict[str, list[str]]]:
+    """Divide a table into tables that are not too wide; each begins with the labels, which may be folded somewhat."""
+    wide = {name: max(map(len, [name, *column])) for name, column in columns.items()}
+    label = min(wide["method"], FOLDED)
+    parts, used = [{"method": columns["method"]}], label
+    for name in list(columns)[1:]:
+        if used + 1 + wide[name] > width - 2 and len(parts[-1]) > 1:
+            parts.append({"method": columns["method"]})
+            used = label
+        parts[-1][name] = columns[name]
+        used += 1 + wide[name]
+    return parts
 
 
 def explained(found: Comparison) -> list[str]:
