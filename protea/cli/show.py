@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from protea.cli.run import Changes, Config
 from protea.clients.factory import ClientFactory
 from protea.config.experiment import Experiment, experiment_to_toml, load_experiment
 from protea.config.units import format_bytes, percent
@@ -21,7 +22,7 @@ from protea.studies.reference import differences, follows_reference
 SHOWN = 20  # at most so many clients and classes; the others are summed up
 
 
-def show(config_file: Config, changes: Changes = None) -> None:
+def show(config_file: Path, changes: list[str] | None) -> None:
     """Show what an experiment would do: settings, who has which data, models, bytes, time.  Trains nothing."""
     show_experiment(Console(), load_experiment(config_file, changes or []))
 
