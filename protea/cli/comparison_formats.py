@@ -119,10 +119,14 @@ def sections(found: Comparison, clients: bool) -> list[Section]:
 def table(found: Comparison, clients: bool = False) -> str:
     """Format the comparison for a terminal, with its caption."""
     screen = Console()
-    width = min(screen.width, WIDTH) if screen.is_terminal else WIDTH
-    file = StringIO()  # the same text for a terminal and a file, without colours
+    return text_of(sections(found, clients), min(screen.width, WIDTH) if screen.is_terminal else WIDTH)
+
+
+def text_of(tables: list[Section], width: int) -> str:
+    """Draw tables that are not wider than so many columns: the same text for a terminal and a file, no colours."""
+    file = StringIO()
     console = Console(file=file, width=width)
-    for place, section in enumerate(sections(found, clients)):
+    for place, section in enumerate(tables):
         drawn = [drawn_table(columns) for columns in fitting(section.columns, width)]
         space = [Text()] if place else []
         console.print(*space, Text(section.caption), *drawn, *map(Text, [*section.marks, *section.words]), sep="\n")

@@ -21,7 +21,7 @@ Changes = Annotated[
 Log = Annotated[
     list[str] | None, typer.Option(help="Also log to tensorboard, mlflow or wandb.  Repeatable.", show_default=False)
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write records as JSON lines to standard output.")]
 
 
@@ -43,7 +43,7 @@ def run(
     ] = False,
     log: Log = None,
     with_report: Annotated[bool, typer.Option("--report", help="End with a report, as an HTML page.")] = False,
-    quiet: Quiet = False,
+    quiet: QuietOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Run an experiment, and keep its records in a run directory."""
@@ -55,7 +55,7 @@ def run(
 def resume(
     directory: Annotated[Path, typer.Argument(help="Run directory.", show_default=False)],
     log: Log = None,
-    quiet: Quiet = False,
+    quiet: QuietOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue a run that was interrupted, from its newest checkpoint."""
@@ -95,7 +95,7 @@ def sweep(
         list[str] | None,
         typer.Option("--for", help="training.lr=0.001..0.1, or method.pull=1,10.  Repeatable.", show_default=False),
     ] = None,
-    quiet: Quiet = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Run all combinations of settings, or search for good ones.  Called again, it goes on."""
     from protea.cli import sweep

@@ -115,7 +115,7 @@ def unwell(groups: Mapping[str, Sequence[RunReader]]) -> list[str]:
             for kind in run.ended.get("warnings", {}):
                 doubts.setdefault(kind, []).append(run)
         for kind, doubtful in doubts.items():
-            seeds = ", ".join(str(run.seed) for run in doubtful)
+            seeds = ", ".join(map(str, sorted(run.seed for run in doubtful)))
             texts = [run.ended["warnings"][kind] for run in doubtful]
             whose = "" if len(set(texts)) == 1 else f" (Numbers of seed {doubtful[0].seed}.)"
             found.append(f"{name}, seed{'s' if len(doubtful) > 1 else ''} {seeds}: {texts[0]}{whose}")
