@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.config.words import label_with
-from protea.core.errors import ConfigError
+from protea.core.errors import ConfigError, nearest
 from protea.federation.record import ClientRecord, DataRecord, Record, read_metrics
 from protea.runs.directory import RunDirectory
 
@@ -94,6 +94,23 @@ def names_in(directory: Path) -> dict[int, str]:
     first = next(iter(RunDirectory(directory).metrics()), None)
     data = DataRecord() if first is None or first["kind"] != "data" else DataRecord.read(first)
     return {client.client: client.site for client in data.clients if client.site}
+
+
+def client_number(directory: Path, client: str) -> int:
+    """Give the number of a client that is called by it, or by its name."""
+    names = {name: number for number, name in names_in(directory).items()}
+    if client in names:
+        return names[client]
+    if client.isascii() and client.isdecimal():
+        return int(client)
+    known = nearest(client, names) if names else "The clients of this run have numbers and no names."
+    raise ConfigError(f"--client {client}: no client is called so.  {known}")
+
+
+def client_words(directory: Path, client: int) -> str:
+    """Call a client by its name and number, such as ``Client north (0)``."""
+    name = names_in(directory).get(client)
+    return f"Client {client}" if name is None else f"Client {name} ({client})"
 
 
 def split_mark(directory: Path) -> str | None:

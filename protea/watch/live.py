@@ -41,7 +41,8 @@ class LiveContent:
     def of(self, marks: Sequence[str], shown: str | None) -> Plain:
         """The content of some runs.
 
-        Clients, classes and prototypes are those of the run ``shown``, or of the first that goes on, or else of the first that has a round.
+        Clients, classes and prototypes are those of the run ``shown``; else of the first that has a round and goes on,
+        or of the first that has a round.
         """
         with self._used:
             chosen = [self.collection.runs[mark] for mark in dict.fromkeys(marks) if mark in self.collection.runs]
