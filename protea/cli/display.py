@@ -153,7 +153,7 @@ def results(console: Console, found: Sequence[Result]) -> None:
         box=SIMPLE,
         padding=0,
     )
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", overflow="fold")  # gives way on a narrow screen; numbers do not
     shared = any(result.summary["shared"] for result in found)
     served = any(result.summary["server"] for result in found)
     extra = ["ensemble"] * shared + ["server"] * served

@@ -205,5 +205,5 @@ def _version(package: str) -> str | None:
 def _table(*columns: str) -> Table:
     table = Table(box=SIMPLE)
     for column in columns:
-        table.add_column(column, no_wrap=column == columns[0])
+        table.add_column(column, no_wrap=column == columns[0], overflow="fold")  # whole words and addresses
     return table

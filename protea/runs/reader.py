@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,7 +102,7 @@ def client_number(directory: Path, client: str) -> int:
     names = {name: number for number, name in names_in(directory).items()}
     if client in names:
         return names[client]
-    if client.isascii() and client.isdecimal():
+    if re.fullmatch(r"-?[0-9]{1,18}", client):
         return int(client)
     known = nearest(client, names) if names else "The clients of this run have numbers and no names."
     raise ConfigError(f"--client {client}: no client is called so.  {known}")
