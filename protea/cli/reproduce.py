@@ -14,7 +14,7 @@ from rich.table import Table
 
 from protea.cli import display
 from protea.config.sections import participants
-from protea.config.units import format_bytes
+from protea.config.units import format_bytes, format_duration
 from protea.config.words import PROTOCOLS
 from protea.core.errors import ConfigError
 from protea.studies import papers
@@ -99,7 +99,7 @@ def estimate(console: Console, asked: Plan, keep: bool) -> None:
     on_disk = sum(sizes) if keep else max(sizes)
     say(
         console,
-        f"About {duration(seconds)} here, not counting the server's work and what a method adds to a step, and "
+        f"About {format_duration(seconds)} here, not counting the server's work and what a method adds to a step, and "
         f"{format_bytes(on_disk)} of models on disk{'' if keep else ' at a time'}.",
     )
 
@@ -161,14 +161,6 @@ def side_by_side(results: TableResults, measure: Measure) -> Table:
         if (majority := results.majority(cell)) is not None:
             table.add_row(cell, "majority class", "", f"{majority:.2f}", "")
     return table
-
-
-def duration(seconds: float) -> str:
-    """Format a duration for people: ``40 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
-    for unit, length, digits in (("days", 86400, 1), ("h", 3600, 1), ("min", 60, 0)):
-        if seconds >= length:
-            return f"{seconds / length:.{digits}f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from protea.clients.factory import ClientFactory
 from protea.config.experiment import Experiment, experiment_to_toml, load_experiment
-from protea.config.units import format_bytes, percent
+from protea.config.units import format_bytes, format_duration, percent
 from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
 from protea.data import Csv
@@ -53,9 +53,8 @@ def show_experiment(console: Console, experiment: Experiment) -> None:
     both = sent.up + sent.down
     console.print(
         f"{name}: about {format_bytes(sent.up)} up and {format_bytes(sent.down)} down per round "
-        f"({both / 4e6:.2f} million numbers), "
-        f"{format_bytes(both * experiment.rounds)} in all.\n"
-        f"About {took:.1f} s per round here, {took * experiment.rounds / 60:.1f} min for {experiment.rounds} rounds.",
+        f"({both / 4:,.0f} numbers), {format_bytes(both * experiment.rounds)} in all.\n"
+        f"About {took:.1f} s per round here, {format_duration(took * experiment.rounds)} for all {experiment.rounds}.",
         highlight=False,
     )
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from protea.cli.comparison_formats import table
-from protea.config.units import percent
+from protea.config.units import format_duration, percent
 from protea.core.errors import ConfigError
 from protea.core.shell import quoted
 from protea.federation.record import Record
@@ -156,7 +156,7 @@ class SweepQuiet:
             parts.append(f"{self.failed} failed")
         left = self.left()
         if left is not None:
-            parts.append(f"about {duration(left)} left")
+            parts.append(f"about {format_duration(left)} left")
         return ", ".join(parts)
 
     def left(self) -> float | None:
@@ -246,10 +246,3 @@ def board(console: Console, total: int, quiet: bool) -> SweepQuiet:
     if quiet:
         return SweepQuiet(console, total)
     return (SweepLive if console.is_terminal else SweepLines)(console, total)
-
-
-def duration(seconds: float) -> str:
-    """Format a duration: ``45 s``, ``12 min``, ``3.5 h``."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
