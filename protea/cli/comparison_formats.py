@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from protea.cli import gain_tables, rule_table
+from protea.cli.narrow_tables import tables_of
 from protea.config.units import format_bytes
 from protea.config.words import LOWER_IS_BETTER, MEASURES, PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.runs.compare import Comparison, Row
@@ -21,7 +20,6 @@ from protea.runs.compared_number import ComparedNumber
 from protea.runs.spread import Spread
 
 WIDTH = 100  # columns of a table that is not printed on a terminal; the most on one
-FOLDED = 9  # columns that the labels keep where a table is wide
 
 
 def caption(found: Comparison) -> str:
@@ -127,35 +125,10 @@ def text_of(tables: list[Section], width: int) -> str:
     file = StringIO()
     console = Console(file=file, width=width)
     for place, section in enumerate(tables):
-        drawn = [drawn_table(columns) for columns in fitting(section.columns, width)]
+        drawn = tables_of(section.columns, width)
         space = [Text()] if place else []
         console.print(*space, Text(section.caption), *drawn, *map(Text, [*section.marks, *section.words]), sep="\n")
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
-
-
-def drawn_table(columns: dict[str, list[str]]) -> Table:
-    """Lay out a table for a terminal; where it is too wide, the labels are folded."""
-    drawn = Table(box=SIMPLE, padding=0)
-    for name in columns:
-        label = name == "method"
-        drawn.add_column(name, justify="left" if label else "right", no_wrap=not label, overflow="fold")
-    for row in zip(*columns.values(), strict=True):
-        drawn.add_row(*map(Text, row))
-    return drawn
-
-
-def fitting(columns: dict[str, list[str]], width: int) -> list[dict[str, list[str]]]:
-    """Divide a table into tables that are not too wide; each begins with the labels, which may be folded somewhat."""
-    wide = {name: max(map(len, [name, *column])) for name, column in columns.items()}
-    label = min(wide["method"], FOLDED)
-    parts, used = [{"method": columns["method"]}], label
-    for name in list(columns)[1:]:
-        if used + 1 + wide[name] > width - 2 and len(parts[-1]) > 1:
-            parts.append({"method": columns["method"]})
-            used = label
-        parts[-1][name] = columns[name]
-        used += 1 + wide[name]
-    return parts
 
 
 def explained(found: Comparison) -> list[str]:
