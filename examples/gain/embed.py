@@ -40,11 +40,13 @@ def embed(name: str, encoder: str, path: Path) -> None:
         return
     data, view = SOURCES[name]().load(), common_view(encoder)
     texts = [data.x[row] for row in range(len(data))]
-    rows = []
+    rows, said = [], 0
     for start in range(0, len(texts), TOGETHER):
         rows.append(view(texts[start : start + TOGETHER]).numpy())
-        print(f"\r{name}: {min(start + TOGETHER, len(texts)):,} of {len(texts):,} texts", end="", flush=True)
-    print()
+        done = min(start + TOGETHER, len(texts))
+        if 10 * done // len(texts) > said:  # a line for every tenth, on a terminal as in a log
+            said = 10 * done // len(texts)
+            print(f"{name}: {done:,} of {len(texts):,} texts", flush=True)
     x, y, train = np.concatenate(rows), data.y.numpy(), len(data) - data.tests
     parts = {"x_test": x[train:], "y_test": y[train:]} if data.tests else {}
     with writing(path) as file:

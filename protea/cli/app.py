@@ -19,9 +19,9 @@ COMMANDS = {  # module of this folder and name in it, and the first sentence of 
         "Play a small federation of ten clients with few handwritten digits each, and show who gains by it.",
     ),
     "examples": ("demo:examples", "Copy the examples that come with Protea into a folder."),
-    "run": ("run:run", "Run an experiment, and keep its records in a run directory."),
-    "resume": ("run:resume", "Continue a run that was interrupted, from its newest checkpoint."),
-    "show": ("show:show", "Show what an experiment would do: settings, who has which data, models, bytes, time."),
+    "run": ("training:run", "Run an experiment, and keep its records in a run directory."),
+    "resume": ("training:resume", "Continue a run that was interrupted, from its newest checkpoint."),
+    "show": ("training:show", "Show what an experiment would do: settings, who has which data, models, bytes, time."),
     "audit": (
         "audit:audit",
         "Attack what was sent, or what a site would send, and say of each class whether it leaks.",
@@ -37,8 +37,8 @@ COMMANDS = {  # module of this folder and name in it, and the first sentence of 
     "predict": ("predict:predict", "Predict the classes of new samples by the trained model of a client."),
     "report": ("report:report", "Show runs, ended or not, in one HTML page that works offline."),
     "watch": ("watch:watch", "Follow runs, sweeps and federations in a live page, served on this machine, read-only."),
-    "reproduce": ("reproduce:reproduce", "Run a table of a paper again, and show its numbers beside ours."),
-    "sweep": ("sweep:sweep", "Run all combinations of settings, or search for good ones."),
+    "reproduce": ("training:reproduce", "Run a table of a paper again, and show its numbers beside ours."),
+    "sweep": ("training:sweep", "Run all combinations of settings, or search for good ones."),
     "federation": ("federation:app", "Coordinate a federation over a network."),
     "site": ("site:app", "Take part in a federation over a network."),
 }

@@ -19,6 +19,7 @@ from rich.table import Table
 from protea.cli.federation import say
 from protea.core.errors import ConfigError
 from protea.core.files import write_text
+from protea.runs.reader import client_number
 
 if TYPE_CHECKING:  # imported when the command is called
     from protea.network.site.statement import Finding
@@ -42,7 +43,12 @@ HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write a page.", s
 def audit(
     path: Annotated[Path, typer.Argument(metavar="RUN|SITE", help="Run directory, or a site's.", show_default=False)],
     client: Annotated[
-        int | None, typer.Option(help="Of a run; the one with the smallest class if not given.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="NUMBER|NAME",
+            help="Of a run; the one with the smallest class if not given.",
+            show_default=False,
+        ),
     ] = None,
     json_file: JsonFile = None,
     html: HtmlFile = None,
@@ -77,7 +83,8 @@ def audit(
         else:
             from protea.studies.audit import subject_of_run
 
-            subject = subject_of_run(path, client, rounds or ROUNDS, told)
+            number = None if client is None else client_number(path, client)
+            subject = subject_of_run(path, number, rounds or ROUNDS, told)
         found = attack(subject, limits, shadows=shadows, told=told)
     show_audit(Console(), found)
     write_audit(Console(), found, json_file, html, records)

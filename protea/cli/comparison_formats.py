@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from protea.cli import gain_tables, rule_table
+from protea.cli.narrow_tables import tables_of
 from protea.config.units import format_bytes
 from protea.config.words import LOWER_IS_BETTER, MEASURES, PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.runs.compare import Comparison, Row
@@ -118,18 +117,17 @@ def sections(found: Comparison, clients: bool) -> list[Section]:
 def table(found: Comparison, clients: bool = False) -> str:
     """Format the comparison for a terminal, with its caption."""
     screen = Console()
-    width = min(screen.width, WIDTH) if screen.is_terminal else WIDTH
-    file = StringIO()  # the same text for a terminal and a file, without colours
+    return text_of(sections(found, clients), min(screen.width, WIDTH) if screen.is_terminal else WIDTH)
+
+
+def text_of(tables: list[Section], width: int) -> str:
+    """Draw tables that are not wider than so many columns: the same text for a terminal and a file, no colours."""
+    file = StringIO()
     console = Console(file=file, width=width)
-    for place, section in enumerate(sections(found, clients)):
-        drawn = Table(box=SIMPLE, padding=0)
-        for name in section.columns:
-            label = name == "method"
-            drawn.add_column(name, justify="left" if label else "right", no_wrap=not label, overflow="fold")
-        for row in section.rows:
-            drawn.add_row(*map(Text, row))
+    for place, section in enumerate(tables):
+        drawn = tables_of(section.columns, width)
         space = [Text()] if place else []
-        console.print(*space, Text(section.caption), drawn, *map(Text, [*section.marks, *section.words]), sep="\n")
+        console.print(*space, Text(section.caption), *drawn, *map(Text, [*section.marks, *section.words]), sep="\n")
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 

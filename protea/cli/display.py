@@ -23,7 +23,7 @@ from rich.table import Table
 
 from protea.cli import gain_tables
 from protea.config.experiment import Experiment
-from protea.config.units import format_bytes, percent
+from protea.config.units import format_bytes, format_duration, percent
 from protea.config.words import PROTOCOLS, SCOPES, WEIGHTINGS
 from protea.federation.jobs import Reply
 from protea.federation.privacy import NO_GUARANTEE
@@ -74,7 +74,8 @@ class Lines(Quiet):
         loss = "-" if record.loss is None else f"{record.loss:.3f}"
         self.console.print(
             f"{self.title}  round {record.round}/{self.rounds}  loss {loss}  "
-            f"accuracy {percent(record.accuracy)} %  {privacy_note(record)}{passed:.0f} s, about {left:.0f} s left",
+            f"accuracy {percent(record.accuracy)} %  {privacy_note(record)}{passed:.0f} s, "
+            f"about {format_duration(left)} left",
             soft_wrap=True,
             highlight=False,
         )
@@ -153,7 +154,7 @@ def results(console: Console, found: Sequence[Result]) -> None:
         box=SIMPLE,
         padding=0,
     )
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", overflow="fold")  # gives way on a narrow screen; numbers do not
     shared = any(result.summary["shared"] for result in found)
     served = any(result.summary["server"] for result in found)
     extra = ["ensemble"] * shared + ["server"] * served

@@ -28,7 +28,8 @@ def export_model(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.", show_default=False)],
     to: To,
     client: Annotated[
-        int | None, typer.Option(help="Whose model; needed if there are several.", show_default=False)
+        str | None,
+        typer.Option(metavar="NUMBER|NAME", help="Whose model; needed if there are several.", show_default=False),
     ] = None,
     round: Annotated[
         int | None, typer.Option(help="After which round; the last one if not given.", show_default=False)
@@ -45,7 +46,7 @@ def export_model(
     from protea.runs.model_folder.of_run import contents_of_run, on_cpu
 
     refuse_taken(to)
-    chosen = chosen_client(on_cpu(directory), client)
+    chosen = chosen_client(on_cpu(directory), client, directory)
     write_and_show(contents_of_run(directory, chosen, round, rule, onnx=onnx), to)
 
 

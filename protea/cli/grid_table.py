@@ -6,12 +6,11 @@ import csv
 import re
 from io import StringIO
 
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from protea.cli.comparison_formats import WIDTH, escaped, measured, shown
+from protea.cli.narrow_tables import tables_of
 from protea.config.words import PROTOCOLS, SCOPES
 from protea.runs.compared_grid import ComparedGrid
 
@@ -40,19 +39,15 @@ def cell(found: ComparedGrid, label: str, column: str) -> str:
 
 def grid_table(found: ComparedGrid) -> str:
     """Format the grid for a terminal: ** marks the best of a column, * the next one."""
-    file = StringIO()
-    console = Console(file=file, width=max(WIDTH, 20 * (1 + len(found.columns))))
-    drawn = Table(box=SIMPLE, padding=0)
-    drawn.add_column("method")
+    screen, file, marks = Console(), StringIO(), {1: " **", 2: " * "}
+    width = screen.width if screen.is_terminal else max(WIDTH, 20 * (1 + len(found.columns)))
+    columns = {"method": list(found.methods)}
     for column in found.columns:
-        drawn.add_column(column, justify="right", no_wrap=True)
-    marks = {1: " **", 2: " * "}
-    for label in found.methods:
-        cells = [
-            cell(found, label, column) + marks.get(found.place(label, column) or 0, "   ") for column in found.columns
+        columns[column] = [
+            cell(found, label, column) + marks.get(found.place(label, column) or 0, "   ") for label in found.methods
         ]
-        drawn.add_row(Text(label), *map(Text, cells))
-    console.print(Text(caption(found)), drawn, Text("** is the best of a column, * the next one."), sep="\n")
+    drawn, console = tables_of(columns, width), Console(file=file, width=width)
+    console.print(Text(caption(found)), *drawn, Text("** is the best of a column, * the next one."), sep="\n")
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 

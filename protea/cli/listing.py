@@ -138,8 +138,13 @@ LISTS: dict[str, Callable[[], Table]] = {
 }
 
 
-def list_(what: Annotated[str, typer.Argument(help="|".join(LISTS), show_default=False)]) -> None:
+def list_(what: Annotated[str, typer.Argument(help="|".join(LISTS), show_default=False)] = "") -> None:
     """List methods, families, architectures, data, partitions, engines or tables of papers."""
+    if not what:
+        Console().print(
+            f"There are lists of {', '.join(LISTS)}.\nType, for example: protea list methods", highlight=False
+        )
+        return
     if what not in LISTS:
         raise ConfigError(f"There is no list of {what!r}.  {nearest(what, LISTS)}")
     Console().print(LISTS[what]())
@@ -200,5 +205,5 @@ def _version(package: str) -> str | None:
 def _table(*columns: str) -> Table:
     table = Table(box=SIMPLE)
     for column in columns:
-        table.add_column(column, no_wrap=column == columns[0])
+        table.add_column(column, no_wrap=column == columns[0], overflow="fold")  # whole words and addresses
     return table

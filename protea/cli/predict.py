@@ -19,6 +19,7 @@ from protea.config.units import percent
 from protea.config.words import RULES
 from protea.core.errors import ConfigError
 from protea.runs.directory import RunDirectory
+from protea.runs.reader import client_number, client_words, names_in
 
 if TYPE_CHECKING:  # imported when the command is called
     from torch import Tensor
@@ -45,7 +46,10 @@ def predict(
     ],
     data: SamplesPath,
     client: Annotated[
-        int | None, typer.Option(help="Whose model answers; needed if there are several.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="NUMBER|NAME", help="Whose model answers; needed if there are several.", show_default=False
+        ),
     ] = None,
     out: Out = "-",
     rule: RuleName = "method",
@@ -65,7 +69,7 @@ def predict(
     from protea.runs.run import load
 
     run = load(directory)
-    chosen = chosen_client(run, client)
+    chosen = chosen_client(run, client, directory)
     names = tuple(next(iter(RunDirectory.open(directory).metrics()))["classes"])
     trained = run.client(chosen)
     form = form_of(trained, names, resize=resize, fill=run.setup.fill(chosen))
@@ -73,10 +77,12 @@ def predict(
     with progress(len(samples)) as told:
         found = predict_samples(trained, samples, names, rule, told)
     rule = run.experiment.evaluation.answer if rule == "method" else rule
-    show_predictions(found, out, f"Client {chosen} ({trained.model.name}) after round {trained.client.round}", rule)
+    show_predictions(
+        found, out, f"{client_words(directory, chosen)} ({trained.model.name}) after round {trained.client.round}", rule
+    )
 
 
-def predict_by_folder(directory: Path, data: Path, client: int | None, out: str, rule: str, resize: bool) -> None:
+def predict_by_folder(directory: Path, data: Path, client: str | None, out: str, rule: str, resize: bool) -> None:
     """Predict by a model that was exported: the run and the training samples are not needed."""
     from protea.runs.model_folder.folder import ModelFolder
 
@@ -96,14 +102,18 @@ def predict_by_folder(directory: Path, data: Path, client: int | None, out: str,
     show_predictions(found, out, who, folder.rule, about["rule"]["note"])
 
 
-def chosen_client(run: Run, client: int | None) -> int:
-    """Choose the client whose model answers: the one named, or the only one."""
+def chosen_client(run: Run, client: str | None, directory: Path) -> int:
+    """Choose the client whose model answers: the one with this number or name, or the only one."""
     count = run.experiment.clients
-    if client is None and count > 1:
+    if client is not None:
+        return client_number(directory, client)
+    if count > 1:
+        named = ", ".join(names_in(directory).values())
         raise ConfigError(
-            f"This run has {count} clients, each with its own model.  Say which: --client 0 to --client {count - 1}."
+            f"This run has {count} clients, each with its own model.  Say which: --client 0 to --client {count - 1}"
+            f"{f', or by name: {named}' if named else ''}."
         )
-    return client or 0
+    return 0
 
 
 def refuse_out(out: str, data: Path) -> None:

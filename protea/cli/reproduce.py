@@ -6,7 +6,6 @@ import itertools
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.box import SIMPLE
@@ -14,9 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from protea.cli import display
-from protea.cli.leaderboard import leaderboard
 from protea.config.sections import participants
-from protea.config.units import format_bytes
+from protea.config.units import format_bytes, format_duration
 from protea.config.words import PROTOCOLS
 from protea.core.errors import ConfigError
 from protea.studies import papers
@@ -26,66 +24,15 @@ from protea.studies.reproduce import MEASURES, PARTS, RunScreen, TableResults, c
 
 
 def reproduce(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="PAPER/TABLE, or PAPER/TABLE/CELL for a part of it; see: protea list tables.", show_default=False
-        ),
-    ] = "",
-    changes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[A.B=C]...", help="Changes to all runs, such as device=cuda.", show_default=False),
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Fewer rounds than the paper.", show_default=False)] = None,
-    fraction: Annotated[float | None, typer.Option(help="Use this share of the data.", show_default=False)] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="Runs per number; the paper's if not given.", show_default=False)
-    ] = None,
-    methods: Annotated[
-        str, typer.Option(help="Only these rows or methods, such as fedproto,fedtgp@code.", show_default=False)
-    ] = "",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory of all runs, runs/PAPER-TABLE if not given; of a leaderboard, its page.", show_default=False
-        ),
-    ] = None,
-    beside: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="local|alone",
-            help="Run this beside every row, to tell what it gains.  Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the models of finished runs.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before starting.")] = False,
-    board: Annotated[
-        bool,
-        typer.Option(
-            "--leaderboard", help="Run nothing; rank the methods of finished runs, in the folders named, by setting."
-        ),
-    ] = False,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Of a leaderboard: the Parquet file of results to read and add to.", show_default=False),
-    ] = None,
+    name: str, scale: Scale, methods: list[str], out: Path | None, beside: list[str], keep: bool, yes: bool
 ) -> None:
     """Run a table of a paper again, and show its numbers beside ours.  Called again, it goes on where it was."""
-    if board:
-        leaderboard(Console(), [each for each in (name, *(changes or ())) if each], data, out)
-        return
-    if not name:
-        raise ConfigError("Name a table, such as fedtgp/table1.  All of them: protea list tables")
-    if data is not None:
-        raise ConfigError("--data belongs to --leaderboard.  Leave it out, or add --leaderboard.")
     preset, cells = papers.find(name)
     if preset.sample:
         show_computed(Console(), preset, cells)
         return
     place = out or Path("runs") / preset.name.replace("/", "-")
-    wanted = [each.strip() for each in methods.split(",") if each.strip()]
-    asked = plan(preset, cells, wanted, Scale(rounds, fraction, seeds, tuple(changes or ())), place, beside or [])
+    asked = plan(preset, cells, methods, scale, place, beside)
     console = Console()
     announce(console, asked)
     failed: dict[Path, str] = {}
@@ -152,7 +99,7 @@ def estimate(console: Console, asked: Plan, keep: bool) -> None:
     on_disk = sum(sizes) if keep else max(sizes)
     say(
         console,
-        f"About {duration(seconds)} here, not counting the server's work and what a method adds to a step, and "
+        f"About {format_duration(seconds)} here, not counting the server's work and what a method adds to a step, and "
         f"{format_bytes(on_disk)} of models on disk{'' if keep else ' at a time'}.",
     )
 
@@ -214,14 +161,6 @@ def side_by_side(results: TableResults, measure: Measure) -> Table:
         if (majority := results.majority(cell)) is not None:
             table.add_row(cell, "majority class", "", f"{majority:.2f}", "")
     return table
-
-
-def duration(seconds: float) -> str:
-    """Format a duration for people: ``40 s``, ``12 min``, ``3.5 h``, ``2.1 days``."""
-    for unit, length, digits in (("days", 86400, 1), ("h", 3600, 1), ("min", 60, 0)):
-        if seconds >= length:
-            return f"{seconds / length:.{digits}f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
 
 from protea.cli import display, trackers
@@ -29,38 +27,17 @@ from protea.runs.environment import run_path
 from protea.runs.observers import Observer
 from protea.runs.result import Result
 
-Config = Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)]
-Changes = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[A.B=C]...", help="Changes, such as method.pull=1 seed=2.", show_default=False),
-]
-Log = Annotated[
-    list[str] | None, typer.Option(help="Also log to tensorboard, mlflow or wandb.  Repeatable.", show_default=False)
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Write records as JSON lines to standard output.")]
-
 
 def run(
-    config_file: Config,
-    changes: Changes = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run directory, new; runs/NAME if not given.", show_default=False)
-    ] = None,
-    beside: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Run this method too, on the same split: local if none is named; or alone.  Repeatable.",
-            show_default=False,
-        ),
-    ] = None,
-    again: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out; start it if there is none.")
-    ] = False,
-    log: Log = None,
-    with_report: Annotated[bool, typer.Option("--report", help="End with a report, as an HTML page.")] = False,
-    quiet: QuietOption = False,
-    as_json: AsJson = False,
+    config_file: Path,
+    changes: list[str] | None = None,
+    out: Path | None = None,
+    beside: list[str] | None = None,
+    again: bool = False,
+    log: list[str] | None = None,
+    with_report: bool = False,
+    quiet: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Run an experiment, and keep its records in a run directory."""
     logs = trackers.make_trackers(log or [])
@@ -84,12 +61,7 @@ def run(
         write_report(console, [result.directory for result in found if result.directory])
 
 
-def resume(
-    directory: Annotated[Path, typer.Argument(help="Run directory.", show_default=False)],
-    log: Log = None,
-    quiet: QuietOption = False,
-    as_json: AsJson = False,
-) -> None:
+def resume(directory: Path, log: list[str] | None, quiet: bool, as_json: bool) -> None:
     """Continue a run that was interrupted, from its newest checkpoint."""
     logs = trackers.make_trackers(log or [])
     console = Console(stderr=as_json, quiet=quiet)

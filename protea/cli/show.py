@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from protea.cli.run import Changes, Config
 from protea.clients.factory import ClientFactory
 from protea.config.experiment import Experiment, experiment_to_toml, load_experiment
-from protea.config.units import format_bytes, percent
+from protea.config.units import format_bytes, format_duration, percent
 from protea.core.rng import Streams
 from protea.core.split_model import SplitModel
 from protea.data import Csv
@@ -21,7 +22,7 @@ from protea.studies.reference import differences, follows_reference
 SHOWN = 20  # at most so many clients and classes; the others are summed up
 
 
-def show(config_file: Config, changes: Changes = None) -> None:
+def show(config_file: Path, changes: list[str] | None) -> None:
     """Show what an experiment would do: settings, who has which data, models, bytes, time.  Trains nothing."""
     show_experiment(Console(), load_experiment(config_file, changes or []))
 
@@ -52,9 +53,8 @@ def show_experiment(console: Console, experiment: Experiment) -> None:
     both = sent.up + sent.down
     console.print(
         f"{name}: about {format_bytes(sent.up)} up and {format_bytes(sent.down)} down per round "
-        f"({both / 4e6:.2f} million numbers), "
-        f"{format_bytes(both * experiment.rounds)} in all.\n"
-        f"About {took:.1f} s per round here, {took * experiment.rounds / 60:.1f} min for {experiment.rounds} rounds.",
+        f"({both / 4:,.0f} numbers), {format_bytes(both * experiment.rounds)} in all.\n"
+        f"About {took:.1f} s per round here, {format_duration(took * experiment.rounds)} for all {experiment.rounds}.",
         highlight=False,
     )
 

@@ -7,14 +7,13 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Self
+from typing import Self
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from protea.cli.comparison_formats import table
-from protea.config.units import percent
+from protea.config.units import format_duration, percent
 from protea.core.errors import ConfigError
 from protea.core.shell import quoted
 from protea.federation.record import Record
@@ -28,42 +27,19 @@ SHOWN = 5  # best runs that are listed at the end of a search
 
 
 def sweep(
-    config_file: Annotated[Path, typer.Argument(help="Experiment file (TOML).", show_default=False)],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[A.B=C,D]...",
-            help="Values to combine: method.name=fedproto,fedtgp seed=1..5 fedtgp:method.threshold=10,100.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory of the sweep, new or to go on with; runs/FILE-sweep if not given.", show_default=False
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option("--search", min=1, help="Search, by so many runs, what --for names.", show_default=False),
-    ] = None,
-    space: Annotated[
-        list[str] | None,
-        typer.Option("--for", help="training.lr=0.001..0.1, or method.pull=1,10.  Repeatable.", show_default=False),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
+    config_file: Path, given: list[str], out: Path | None, trials: int | None, space: list[str], quiet: bool
 ) -> None:
     """Run all combinations of settings, or search for good ones.  Called again, it goes on."""
     if trials is None and space:
         raise ConfigError("--for says what to search, and --search by how many runs.  Add, for example, --search 20.")
-    source, given = SweepSource.load(config_file), arguments or []
+    source = SweepSource.load(config_file)
     path = out or Path("runs") / f"{config_file.stem}-sweep"
     console = Console(quiet=quiet)
     if trials is None:
         dimensions = []
         wanted = Sweep(path, source, given, grid(source, given))
     else:
-        dimensions = prepare_search(source, given, space or [])
+        dimensions = prepare_search(source, given, space)
         wanted = Sweep(path, source, given, [], space)
         console.print(f"Searching {'; '.join(map(str, dimensions))}.", highlight=False, soft_wrap=True)
     again = shlex.join(["protea", *sys.argv[1:]])
@@ -180,7 +156,7 @@ class SweepQuiet:
             parts.append(f"{self.failed} failed")
         left = self.left()
         if left is not None:
-            parts.append(f"about {duration(left)} left")
+            parts.append(f"about {format_duration(left)} left")
         return ", ".join(parts)
 
     def left(self) -> float | None:
@@ -270,10 +246,3 @@ def board(console: Console, total: int, quiet: bool) -> SweepQuiet:
     if quiet:
         return SweepQuiet(console, total)
     return (SweepLive if console.is_terminal else SweepLines)(console, total)
-
-
-def duration(seconds: float) -> str:
-    """Format a duration: ``45 s``, ``12 min``, ``3.5 h``."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

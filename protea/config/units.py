@@ -1,4 +1,4 @@
-"""Sizes and percentages as people write and read them."""
+"""Sizes, durations and percentages as people write and read them."""
 
 from __future__ import annotations
 
@@ -56,3 +56,15 @@ def format_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     raise AssertionError
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration with its unit: seconds, minutes, hours or days.
+
+    >>> format_duration(45), format_duration(9000)
+    ('45 s', '2.5 h')
+    """
+    for unit, length, least in (("days", 86400, 2 * 86400), ("h", 3600, 6000), ("min", 60, 100)):
+        if seconds >= least:
+            return f"{seconds / length:.{0 if unit == 'min' else 1}f} {unit}"
+    return f"{seconds:.0f} s"

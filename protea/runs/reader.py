@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.config.words import label_with
-from protea.core.errors import ConfigError
+from protea.core.errors import ConfigError, nearest
 from protea.federation.record import ClientRecord, DataRecord, Record, read_metrics
 from protea.runs.directory import RunDirectory
 
@@ -96,6 +97,23 @@ def names_in(directory: Path) -> dict[int, str]:
     return {client.client: client.site for client in data.clients if client.site}
 
 
+def client_number(directory: Path, client: str) -> int:
+    """Give the number of a client that is called by it, or by its name."""
+    names = {name: number for number, name in names_in(directory).items()}
+    if client in names:
+        return names[client]
+    if re.fullmatch(r"-?[0-9]{1,18}", client):
+        return int(client)
+    known = nearest(client, names) if names else "The clients of this run have numbers and no names."
+    raise ConfigError(f"--client {client}: no client is called so.  {known}")
+
+
+def client_words(directory: Path, client: int) -> str:
+    """Call a client by its name and number, such as ``Client north (0)``."""
+    name = names_in(directory).get(client)
+    return f"Client {client}" if name is None else f"Client {name} ({client})"
+
+
 def split_mark(directory: Path) -> str | None:
     """Compute a checksum of who has which samples: equal for equal splits of the same data; None where nobody knows."""
     file = directory / "partition.json"
@@ -115,7 +133,7 @@ def unwell(groups: Mapping[str, Sequence[RunReader]]) -> list[str]:
             for kind in run.ended.get("warnings", {}):
                 doubts.setdefault(kind, []).append(run)
         for kind, doubtful in doubts.items():
-            seeds = ", ".join(str(run.seed) for run in doubtful)
+            seeds = ", ".join(map(str, sorted(run.seed for run in doubtful)))
             texts = [run.ended["warnings"][kind] for run in doubtful]
             whose = "" if len(set(texts)) == 1 else f" (Numbers of seed {doubtful[0].seed}.)"
             found.append(f"{name}, seed{'s' if len(doubtful) > 1 else ''} {seeds}: {texts[0]}{whose}")

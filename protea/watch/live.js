@@ -26,7 +26,7 @@ function span_(seconds) {
 function line(mark) {
   const row = known.get(mark), box = html("input", { type: "checkbox", id: `run-${mark}`, "aria-label": `Show ${row.name}` });
   box.addEventListener("change", () => pick(box.checked ? [...chosen, mark] : [...chosen].filter((each) => each !== mark)));
-  const made = html("tr", { "data-run": row.name }, html("td", {}, box), html("th", { scope: "row" }, html("label", { for: `run-${mark}` }, row.name)), ...Array.from({ length: 9 }, (_, i) => html("td", { class: [1, 4, 5, 6, 7].includes(i) ? "n" : i === 8 ? "doubts" : null })));
+  const made = html("tr", { "data-run": row.name }, html("td", {}, box), html("th", { scope: "row" }, html("label", { for: `run-${mark}` }, ...row.name.split(/(?<=[/-])/).flatMap((part) => [part, html("wbr")]))), ...Array.from({ length: 9 }, (_, i) => html("td", { class: [1, 4, 5, 6, 7].includes(i) ? "n" : i === 8 ? "doubts" : null })));
   lines.set(mark, made);
   return made;
 }

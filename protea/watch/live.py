@@ -41,15 +41,17 @@ class LiveContent:
     def of(self, marks: Sequence[str], shown: str | None) -> Plain:
         """The content of some runs.
 
-        Clients, classes and prototypes are those of the run ``shown``, or of the first that goes on.
+        Clients, classes and prototypes are those of the run ``shown``; else of the first that has a round and goes on,
+        or of the first that has a round.
         """
         with self._used:
             chosen = [self.collection.runs[mark] for mark in dict.fromkeys(marks) if mark in self.collection.runs]
             if not chosen:
                 return {"version": self.collection.version, "runs": [], "marks": []}
             known = [mark_of(run.path) for run in chosen]
-            going = (place for place, run in enumerate(chosen) if run.summary is None)
-            index = known.index(shown) if shown in known else next(going, 0)
+            begun = [place for place, run in enumerate(chosen) if run.rounds]
+            going = [place for place in begun if chosen[place].summary is None]
+            index = known.index(shown) if shown in known else next(iter(going or begun), 0)
             drawn = [self._course(run, len(chosen) <= FULL or place == index) for place, run in enumerate(chosen)]
             drawn[index]["details"] = self._detailed(chosen[index])
             watched = {run.path for run in self.collection.runs.values()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,15 @@ def run_paths(folders: Iterable[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for folder in folders:
         for level in LEVELS:
-            found |= dict.fromkeys(config.parent for config in sorted(folder.glob(f"{level}config.toml")))
+            within = sorted((config.parent for config in folder.glob(f"{level}config.toml")), key=as_people_count)
+            found |= dict.fromkeys(within)
     return [path for path in found if not (path / "sweep.json").is_file()]
+
+
+def as_people_count(path: Path) -> list[tuple[int, int, str]]:
+    """A key by which ``fedproto-s2`` comes before ``fedproto-s10``."""
+    parts = re.split(r"([0-9]{1,18})", str(path))
+    return [(1, int(part), part) if place % 2 else (0, 0, part) for place, part in enumerate(parts)]
 
 
 def name_of(path: Path, folders: Sequence[Path]) -> str:

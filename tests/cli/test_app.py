@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -16,11 +17,15 @@ from wanted import extra
 import protea
 from protea.cli import described
 from protea.cli.app import COMMANDS, app
+from protea.cli.listing import LISTS
+
+QUICK = [
+    *(["--help"], ["--version"], ["no-such-command"], ["list", "methods"], ["doctor"]),
+    *([name, "--help"] for name in ("run", "resume", "show", "sweep", "reproduce")),
+]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["no-such-command"], ["list", "methods"], ["doctor"]], ids=" ".join
-)
+@pytest.mark.parametrize("arguments", QUICK, ids=" ".join)
 def test_nothing_heavy_is_imported(arguments: list[str]) -> None:
     code = f"""
 import sys
@@ -44,6 +49,12 @@ def test_lists_say_what_the_classes_say(what: str) -> None:
         extra("flower")
     found = described.PARTS[what]()
     assert json.loads(described.STORED.read_text())[what] == found, "Type: make lists"
+
+
+def test_list_without_a_word_says_what_there_is_to_list(typed: Command) -> None:
+    said = typed("list")
+    assert said.code == 0
+    assert set(re.findall(r"[a-z]+", said.out.partition("Type")[0].removeprefix("There are lists of "))) == set(LISTS)
 
 
 def test_the_version_is_that_of_the_package(typed: Command) -> None:

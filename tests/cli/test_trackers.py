@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import warm
 from typed import DIGITS, Command
+from waiting import until
 from wanted import extra
 
 from protea.cli import trackers
@@ -158,6 +159,8 @@ def test_weights_and_biases_has_settings_and_every_number_in_a_file_of_the_run(
     accuracy = json.loads((folder / "here" / "summary.json").read_text())["accuracy"]
     assert json.loads(summaries["headline"]) == accuracy
     assert [record.exit.exit_code for record in records if record.HasField("exit")] == [0]
+    # The program of wandb that writes the file may end after the call that tells it to.
+    until(lambda: any(record.HasField("exit") for record in kept_by_wandb(folder / "bad")))
     assert [record.exit.exit_code for record in kept_by_wandb(folder / "bad") if record.HasField("exit")] == [1]
 
 

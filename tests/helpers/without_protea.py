@@ -21,5 +21,5 @@ def run_without_protea(script: Path, *arguments: Path) -> list[str]:
     """What a script prints, line by line."""
     command = [sys.executable, "-I", "-W", "ignore", "-c", RUN, str(script), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")  # nor does torch complain of the file
     return done.stdout.splitlines()

@@ -6,7 +6,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from typed import Command
 
 import protea
 from protea import Data, Evaluation, Experiment, Models
@@ -18,6 +20,7 @@ from protea.methods.fedproto import FedProto
 from protea.methods.local import Local
 from protea.runs.compare import compare
 from protea.runs.prepare import prepare
+from protea.runs.reader import client_number
 
 SPIRAL = Experiment(
     rounds=1,
@@ -78,3 +81,24 @@ def test_a_run_that_goes_on_keeps_them(tmp_path: Path):
     assert result.summary["rounds"] == 2
     first = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0]
     assert '"site": "coast"' in first
+
+
+def test_commands_take_a_client_by_its_name(tmp_path: Path, typed: Command):
+    protea.Run(SPIRAL, tmp_path / "run").finish()
+    assert client_number(tmp_path / "run", "coast") == 2 == client_number(tmp_path / "run", "2")
+    said = typed("export-model", tmp_path / "run", "--client", "south", "--to", tmp_path / "model")
+    assert said.code == 0 and said.lines[0].startswith("Client south (1) of run ")
+    data = Spiral(points=60).load()
+    np.savez(tmp_path / "new.npz", x=data.x.numpy())
+    answers = [
+        typed(
+            "predict", tmp_path / "run", tmp_path / "new.npz", "--client", client, "--out", tmp_path / f"{client}.csv"
+        )
+        for client in ("1", "south")
+    ]
+    assert [each.code for each in answers] == [0, 0]
+    assert (tmp_path / "1.csv").read_bytes() == (tmp_path / "south.csv").read_bytes()
+    said = typed("predict", tmp_path / "run", tmp_path / "new.npz", "--client", "suoth")
+    assert said.code == 2 and "no client is called so. Did you mean south?" in " ".join(said.err.split())
+    said = typed("predict", tmp_path / "run", tmp_path / "new.npz")
+    assert said.code == 2 and "--client 2, or by name: north, south, coast." in " ".join(said.err.split())

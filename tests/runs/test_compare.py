@@ -20,6 +20,7 @@ from scipy import stats
 from typed import Command
 
 from protea import Data, Experiment, Method
+from protea.cli import comparison_formats
 from protea.config.experiment import experiment_to_toml
 from protea.config.families import Models
 from protea.config.sections import Engine, Evaluation
@@ -598,6 +599,18 @@ def test_the_table_fits_100_columns_whatever_the_labels(tmp_path: Path, command:
     out, _ = command("compare", tmp_path, "--target", "0.9", "--anyway")
     assert max(map(len, out.splitlines())) <= 100 and "…" not in out
     assert "training.momentum=0.875" in out and "fraction is 0.5, elsewhere 1" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_terminal_has_every_column_with_its_labels(three: Path, width: int):
+    (section,) = comparison_formats.sections(compare([three], target=0.9), clients=False)
+    out = comparison_formats.text_of([section], width)
+    assert max(map(len, out.splitlines())) <= width and "…" not in out
+    drawn = [part for part in out.split("\n\n") if part.lstrip("\n").startswith(" method")]
+    assert len(drawn) == 2 and all("local" in each and "fedproto" in each for each in drawn)
+    for name, column in section.columns.items():
+        assert sum(f" {name} " in f"{each.lstrip().splitlines()[0]} " for each in drawn) >= (name != "method")
+        assert any(all(cell in each for cell in column) for each in drawn)
 
 
 def test_csv_has_every_number_and_the_caption_in_columns(three: Path, command: Pair):

@@ -17,8 +17,9 @@ from rich.text import Text
 from typed import DIGITS, Command, Said
 from wanted import extra
 
-from protea.cli.sweep import SweepLines, SweepLive, SweepQuiet, board, brief, duration
+from protea.cli.sweep import SweepLines, SweepLive, SweepQuiet, board, brief
 from protea.config.experiment import experiment_from_table, load_experiment
+from protea.config.units import format_duration
 from protea.core.errors import ConfigError
 from protea.core.shell import install_hint
 from protea.engines.processes import pool
@@ -363,7 +364,7 @@ def test_the_time_left_is_that_of_the_runs_so_far():
     shown.end(SweepOutcome(entry(), None, "no"))
     assert shown.left() == 45.0  # three runs of 15 s
     assert shown.state == "2/6 done, 1 failed, about 45 s left"
-    assert [duration(seconds) for seconds in (99, 600, 9000)] == ["99 s", "10 min", "2.5 h"]
+    assert [format_duration(seconds) for seconds in (99, 600, 9000)] == ["99 s", "10 min", "2.5 h"]
 
 
 def test_a_log_file_gets_a_line_for_each_quarter_and_each_run():

@@ -91,6 +91,12 @@ def asked(server: LiveServer, path: str, method: str = "GET", **headers: str) ->
 # What is read
 
 
+def test_runs_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for name in ("fedproto-s10", "fedproto-s2", "fedproto-s1", "local-s1"):
+        going(tmp_path / name)
+    assert [path.name for path in run_paths([tmp_path])] == ["fedproto-s1", "fedproto-s2", "fedproto-s10", "local-s1"]
+
+
 def test_runs_sweeps_and_federations_are_found_in_folders(tmp_path: Path) -> None:
     assert run_paths([tmp_path]) == []  # nothing yet, and no error
     going(tmp_path / "one")

@@ -13,6 +13,7 @@ from protea.federation.privacy import in_words
 from protea.runs.directory import RunDirectory
 from protea.runs.model_folder.contents import Contents, Origin, contents_of
 from protea.runs.model_folder.preparation import Preparation
+from protea.runs.reader import client_words
 from protea.runs.run import Run, load
 
 
@@ -31,7 +32,7 @@ def contents_of_run(
     trained = run.client(client, round)
     data = trained.client.train.dataset
     origin = Origin(
-        who=f"Client {client} of {directory.name or directory.absolute().name}",
+        who=f"{client_words(directory, client)} of {directory.name or directory.absolute().name}",
         method=method_label(run.setup.method),
         classes=tuple(next(iter(RunDirectory.open(directory).metrics()))["classes"]),
         preparation=Preparation.of(experiment.data.source, data.shape, data.x.dtype, fill=run.setup.fill(client)),

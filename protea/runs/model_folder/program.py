@@ -22,6 +22,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, default_decompositions, export, save
+from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -131,8 +132,12 @@ def traced(module: nn.Module, x: Tensor) -> ExportedProgram:
     except Exception as error:  # of many kinds, also what the model or the rule raises
         why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise TraceError(f"torch.export cannot follow it: {why[:300]}") from error
-    for size in found.range_constraints:  # torch.cdist alone would allow no more than 25 samples
-        found.range_constraints[size] = ValueRanges(1, int_oo)
+    sizes = free_symbols([value for node in found.graph.nodes if (value := node.meta.get("val")) is not None])
+    for size in list(found.range_constraints):
+        if size in sizes:  # torch.cdist alone would allow no more than 25 samples
+            found.range_constraints[size] = ValueRanges(1, int_oo)
+        else:  # left from following the module: whoever loads the program would be warned of it
+            del found.range_constraints[size]
     found._example_inputs = None  # the one part that would be pickled
     return found
 
