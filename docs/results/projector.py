@@ -3,13 +3,15 @@
     python docs/results/projector.py [--before] [RUNS ...]
 
 RUNS are folders of sweeps with the sections' settings; with ``--before`` they were made with the projector that ended
-with unit length.  Their finished runs are added to projector.csv, and the page's tables are written from that file.
+with unit length.  Their finished runs are added to projector.csv.  From that file the page's tables are written, and a
+paragraph on the page of each method that has the marks for it.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
+import textwrap
 from pathlib import Path
 from statistics import mean
 
@@ -17,7 +19,13 @@ from protea.core.files import write_text
 from protea.runs.reader import RunReader, find
 
 HERE = Path(__file__).parent
-TABLE, PAGE = HERE / "projector.csv", HERE.parent / "results.md"
+TABLE, PAGE, METHODS = HERE / "projector.csv", HERE.parent / "results.md", HERE.parent / "methods"
+MARKS = "<!-- projector: begin -->\n", "<!-- projector: end -->"  # on the page of a method
+SETTINGS = {
+    "cifar10": "CIFAR-10, five architectures with a projector, 20 rounds, 5,000 images",
+    "mtsamples": "MTSamples, language models of three depths and a TextCNN, 8 rounds, 1,000 texts",
+    "ohsumed": "OHSUMED, the same models",
+}
 COLUMNS = ("data", "projector", "method", "seed", "own", "head", "ensemble")
 BEFORE = {  # own accuracy minus Local's with the earlier projector, seeds 1 to 3, as this page once had it
     "cifar10": {
@@ -123,6 +131,30 @@ def written(page: str, lines: Lines) -> str:
     return page
 
 
+def paragraph(lines: Lines, name: str) -> str:
+    """Write what a method has now on each data set, beside Local with the same seeds."""
+    said = []
+    for data, setting in SETTINGS.items():
+        every = seeds_of(lines, data, "now", "local")
+        own = {seed: line for seed, line in seeds_of(lines, data, "now", name).items() if seed in every}
+        if own:
+            local = {seed: every[seed] for seed in own}
+            seeds = f"seed {min(own)}" if len(own) == 1 else f"mean of seeds {', '.join(map(str, own))}"
+            said.append(
+                f"{setting}, {seeds}: {average(own, 'own'):.1f} % (by head {average(own, 'head'):.1f}), as an "
+                f"ensemble {average(own, 'ensemble'):.1f}; training alone has {average(local, 'own'):.1f} and "
+                f"{average(local, 'ensemble'):.1f}."
+            )
+    return textwrap.fill(" ".join(said), 120, break_on_hyphens=False)
+
+
+def of_method(page: str, lines: Lines, name: str) -> str:
+    """Return the page of a method with its paragraph in place; as it is where it has no marks."""
+    begin, end = MARKS
+    start, found, rest = page.partition(begin)
+    return f"{start}{begin}\n{paragraph(lines, name)}\n\n{end}{rest.partition(end)[2]}" if found else page
+
+
 def main(arguments: list[str]) -> None:
     """Add the runs of folders to the table of runs, and write the page."""
     projector = "before" if "--before" in arguments else "now"
@@ -130,6 +162,8 @@ def main(arguments: list[str]) -> None:
     rows = [",".join(lines[key][column] for column in COLUMNS) for key in sorted(lines)]
     write_text(TABLE, "\n".join([",".join(COLUMNS), *rows]) + "\n")
     write_text(PAGE, written(PAGE.read_text("utf-8"), lines))
+    for path in METHODS.glob("*.md"):
+        write_text(path, of_method(path.read_text("utf-8"), lines, path.stem))
 
 
 if __name__ == "__main__":
