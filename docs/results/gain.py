@@ -21,7 +21,7 @@ from protea.runs.reader import RunReader, find
 from protea.runs.spread import Spread
 
 HERE = Path(__file__).parent
-CSV, PAGE = HERE / "gain.csv", HERE / "gain.md"
+CSV, TIMES, PAGE = HERE / "gain.csv", HERE / "gain_times.csv", HERE / "gain.md"
 OURS = "fedloo"
 MEASURES = ("own", "blend", "worst", "ensemble", "ensemble_blend")  # accuracies, in %
 KEY = ("data", "method", "alone", "seed")  # of a run
@@ -184,6 +184,19 @@ def sizes(runs: Runs) -> list[list[str]]:
     return rows
 
 
+def times() -> list[list[str]]:
+    """Return the table of gain_times.csv: rounds of Local that one round takes."""
+    found: dict[str, dict[str, str]] = {}
+    for line in lines(TIMES):
+        found.setdefault(line["method"], {})[line["data"]] = f"{float(line['times']):.1f}"
+    return [[name, *(of.get(data, "-") for data in timed())] for name, of in found.items()]
+
+
+def timed() -> list[str]:
+    """Return the data sets of gain_times.csv."""
+    return list(dict.fromkeys(line["data"] for line in lines(TIMES)))
+
+
 def tables(runs: Runs) -> dict[str, str]:
     """Return the tables of gain.md, by the words that stand before each."""
     head, wins = ["", *runs.data], ["", *runs.data, "won, level, lost"]
@@ -199,6 +212,7 @@ def tables(runs: Runs) -> dict[str, str]:
         "**Ensemble by the blend**": markdown(head, means(runs, "ensemble_blend")),
         "**Ensemble by the blend, FedLOO minus each other.**": markdown(wins, against(runs, "ensemble_blend")),
         "**Bytes**": markdown(head, sizes(runs)),
+        "**Time**": markdown(["", *timed()], times()),
     }
 
 
