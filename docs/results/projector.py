@@ -65,7 +65,8 @@ def collected(folders: list[Path], projector: str) -> Lines:
             last, data = run.scored[-1], str(run.config["data"]["source"]["kind"])
             numbers = (last.accuracy, last.test["head"].weighted, last.shared["method"].ensemble)
             words = [f"{100 * number:.1f}" for number in numbers if number is not None]
-            line = dict(zip(COLUMNS, [data, projector, run.method, str(run.seed), *words], strict=True))
+            method = run.method.partition("@")[0]  # on texts fedpagr@paper-text, before and now
+            line = dict(zip(COLUMNS, [data, projector, method, str(run.seed), *words], strict=True))
             found[key_of(line)] = line
     return found
 
