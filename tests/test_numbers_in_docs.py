@@ -66,6 +66,18 @@ def test_every_table_of_the_fair_test_is_that_of_its_runs() -> None:
     assert (level, lost) == (1, 0)
 
 
+def test_what_a_round_costs_is_added_to_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(DOCS / "results")
+    times = script("results/gain_times.py")
+    (tmp_path / "times.csv").write_text("data,method,times\nfashion,fedsa,1.25\n")
+    for name, value in {"CSV": tmp_path / "times.csv", "METHODS": ("fedproto",), "ROUNDS": 1}.items():
+        monkeypatch.setattr(times, name, value)
+    times.main(["digits"])
+    found = times.times()
+    assert found.keys() == {("digits", "fedproto"), ("fashion", "fedsa")} and found["fashion", "fedsa"] == "1.25"
+    assert float(found["digits", "fedproto"]) > 0
+
+
 def test_what_the_earlier_projector_bent_is_what_its_runs_say() -> None:
     projector, text = script("results/projector.py"), page("results.md")
     assert projector.written(text, projector.known()) == text
