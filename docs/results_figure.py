@@ -3,7 +3,7 @@
 FOLDER holds run directories named ``something-METHOD-sSEED``.  Lines are means over seeds, bands reach from
 the lowest to the highest.  Of each FOLDER, left: clients on their own test samples; right: all clients as an
 ensemble on the shared test set.  Both by the method's own rule; one with a single round is left out.  FOLDER may end
-in ``/PREFIX-*``.  Needs matplotlib.
+in a pattern, ``runs/some/*-source=mtsamples-*``.  Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def main(*folders: str, out: str) -> None:
         methods: dict[str, list[RunReader]] = defaultdict(list)
         for run in map(RunReader.read, find(places)):
             methods[run.method].append(run)
-        name = f"{pattern.rstrip('-*')}: " if len(folders) > 1 else ""
         every = [run for runs in methods.values() for run in runs]
+        name = f"{every[0].config['data']['source']['kind']}: " if len(folders) > 1 else ""
         panels += [
             (f"{name}{title}", of, methods)
             for title, of in PANELS.items()

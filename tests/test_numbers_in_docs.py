@@ -58,9 +58,36 @@ def test_what_bound_does_is_what_its_runs_say() -> None:
     assert all(len(accuracies) == 1 for accuracies in pairs.values())  # with and without it, where both were run
 
 
+def test_every_table_of_the_fair_test_is_that_of_its_runs() -> None:
+    gain, text = script("results/gain.py"), page("results/gain.md")
+    runs = gain.Runs(gain.lines())
+    assert len(runs.lines) == 900 and gain.written(text, runs) == text
+    won, level, lost = (
+        sum(int(row[-1].split(" / ")[place]) for row in gain.against(runs, "own")) for place in range(3)
+    )
+    assert f"Of {won + level + lost} comparisons of own accuracy FedLOO wins {won}, one is level" in text
+    assert (level, lost) == (1, 0)
+
+
+def test_what_a_round_costs_is_added_to_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(DOCS / "results")
+    times = script("results/gain_times.py")
+    (tmp_path / "times.csv").write_text("data,method,times\nfashion,fedsa,1.25\n")
+    for name, value in {"CSV": tmp_path / "times.csv", "METHODS": ("fedproto",), "ROUNDS": 1}.items():
+        monkeypatch.setattr(times, name, value)
+    times.main(["digits"])
+    found = times.times()
+    assert found.keys() == {("digits", "fedproto"), ("fashion", "fedsa")} and found["fashion", "fedsa"] == "1.25"
+    assert float(found["digits", "fedproto"]) > 0
+
+
 def test_what_the_earlier_projector_bent_is_what_its_runs_say() -> None:
     projector, text = script("results/projector.py"), page("results.md")
     assert projector.written(text, projector.known()) == text
+    said = [path for path in (DOCS / "methods").glob("*.md") if projector.MARKS[0] in path.read_text("utf-8")]
+    assert {"fedpagr", "fedproc", "fedproto", "fedsa", "fedtgp", "protonorm"} <= {path.stem for path in said}
+    for path in said:
+        assert projector.of_method(path.read_text("utf-8"), projector.known(), path.stem) == path.read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from protea.runs.reader import RunReader, find
 from protea.runs.spread import Spread
 
 HERE = Path(__file__).parent
-CSV, PAGE = HERE / "gain.csv", HERE / "gain.md"
+CSV, TIMES, PAGE = HERE / "gain.csv", HERE / "gain_times.csv", HERE / "gain.md"
 OURS = "fedloo"
 MEASURES = ("own", "blend", "worst", "ensemble", "ensemble_blend")  # accuracies, in %
 KEY = ("data", "method", "alone", "seed")  # of a run
@@ -140,18 +140,20 @@ def means(runs: Runs, measure: str) -> list[list[str]]:
     return rows
 
 
-def against(runs: Runs, measure: str) -> list[list[str]]:
-    """Return a table of our method minus each other one, and how often it wins, ties and loses."""
+def against(runs: Runs, measure: str, alone: bool = False) -> list[list[str]]:
+    """Return a table of our method minus each other one, or that alone, and how often it wins, ties and loses."""
     rows = []
-    for method in ("local", *(name for name in runs.methods if name != OURS and not name.startswith("local"))):
+    others = [name for name in runs.methods if (alone or name != OURS) and not name.startswith("local")]
+    for method in others if alone else ["local", *others]:
         found = []
         for data in runs.data:
-            other = runs.values(data, runs.local(data) if method == "local" else method, measure)
+            other = runs.values(data, runs.local(data) if method == "local" else method, measure, alone)
             found.append(difference(runs.values(data, OURS, measure), other))
         won = sum(each is not None and each.low is not None and each.low > 0 for each in found)
         lost = sum(each is not None and each.high is not None and each.high < 0 for each in found)
         known = sum(each is not None for each in found)
-        rows.append([method, *map(shown, found), f"{won} / {known - won - lost} / {lost}"])
+        name = f"{method} alone" if alone else method
+        rows.append([name, *map(shown, found), f"{won} / {known - won - lost} / {lost}"])
     return rows
 
 
@@ -182,18 +184,35 @@ def sizes(runs: Runs) -> list[list[str]]:
     return rows
 
 
+def times() -> list[list[str]]:
+    """Return the table of gain_times.csv: rounds of Local that one round takes."""
+    found: dict[str, dict[str, str]] = {}
+    for line in lines(TIMES):
+        found.setdefault(line["method"], {})[line["data"]] = f"{float(line['times']):.1f}"
+    return [[name, *(of.get(data, "-") for data in timed())] for name, of in found.items()]
+
+
+def timed() -> list[str]:
+    """Return the data sets of gain_times.csv."""
+    return list(dict.fromkeys(line["data"] for line in lines(TIMES)))
+
+
 def tables(runs: Runs) -> dict[str, str]:
     """Return the tables of gain.md, by the words that stand before each."""
     head, wins = ["", *runs.data], ["", *runs.data, "won, level, lost"]
     return {
         "**Own accuracy**": markdown(head, means(runs, "own")),
         "**FedLOO minus each other**": markdown(wins, against(runs, "own")),
+        "**The same, the others alone.**": markdown(wins, against(runs, "own", alone=True)),
         "**The same, everybody by the blend.**": markdown(wins, against(runs, "blend")),
         "**Where it comes from.**": markdown(head, causes(runs)),
         "**Worst client**": markdown(head, means(runs, "worst")),
         "**Ensemble** on": markdown(head, means(runs, "ensemble")),
         "**Ensemble, FedLOO minus each other.**": markdown(wins, against(runs, "ensemble")),
+        "**Ensemble by the blend**": markdown(head, means(runs, "ensemble_blend")),
+        "**Ensemble by the blend, FedLOO minus each other.**": markdown(wins, against(runs, "ensemble_blend")),
         "**Bytes**": markdown(head, sizes(runs)),
+        "**Time**": markdown(["", *timed()], times()),
     }
 
 

@@ -47,12 +47,15 @@ def run(
             f"protea run {quoted(config_file)} --out runs/NAME --resume"
         )
     first = load_experiment(config_file, changes or [])
-    experiments = [("", first), *((name, with_method(first, name)) for name in beside or [])]
+    others = [(name, with_method(first, name)) for name in beside or []]
+    refuse_twice([each.label for _, each in others])
+    planned = [(each, None if out is None else path_beside(out, name, each)) for name, each in [("", first), *others]]
+    for _, path in planned:
+        if path is not None and not again:
+            RunDirectory.refuse_taken(path)  # also that of the last one, before the first one's hours
     console, found = Console(stderr=as_json, quiet=quiet), []
-    for name, each in experiments:
-        path = run_path(Path("runs"), each) if out is None else out
-        if name and out is not None:
-            path = out.with_name(f"{out.name}-{ALONE if name == ALONE else each.label.replace(' ', '-')}")
+    for each, path in planned:
+        path = path or run_path(Path("runs"), each)
         with interruptible(path), screen(console, each, quiet, as_json) as show:
             found.append(start(each, path, again, console, [show, *logs]))
     found = keep_gains(found)
@@ -72,6 +75,20 @@ def resume(directory: Path, log: list[str] | None, quiet: bool, as_json: bool) -
     with interruptible(directory), screen(console, each, quiet, as_json) as show:
         result = runs.resume(directory, observers=[show, *logs])
     finish(console, [result], as_json)
+
+
+def refuse_twice(labels: list[str]) -> None:
+    """Raise if a method is to run beside the experiment more than once."""
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ConfigError(
+                f"--beside names {label} {labels.count(label)} times, and equal runs have equal numbers.  Name it once."
+            )
+
+
+def path_beside(out: Path, name: str, each: Experiment) -> Path:
+    """Return the directory of a run beside the one in ``out``; ``out`` itself for the first, which has no name."""
+    return out.with_name(f"{out.name}-{ALONE if name == ALONE else each.label.replace(' ', '-')}") if name else out
 
 
 def with_method(base: Experiment, name: str) -> Experiment:

@@ -109,7 +109,10 @@ class Evaluation:
     def check(self, method: Method[Any, Any], name: str) -> None:
         """Raise :class:`ConfigError` if the rule that should answer needs prototypes that the method does not have."""
         kind = type(method)
-        sends = kind.prototypes is not Method.prototypes or issubclass(kind.down, Prototypes)
+        if kind.prototypes is Method.prototypes:
+            sends = issubclass(kind.down, Prototypes)
+        else:  # declared to return None where what is sent lies in another space, as FedLOO's does
+            sends = kind.prototypes.__annotations__.get("return", "") not in (None, "None")
         if self.answer.startswith("global_prototypes") and not sends:
             raise ConfigError(
                 f"evaluation.answer is {self.answer}, and {name} has no global prototypes.  Choose another rule, such "

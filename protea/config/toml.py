@@ -20,6 +20,7 @@ import pydantic
 from pydantic import TypeAdapter
 
 from protea.config import registry
+from protea.config.words import RULES
 from protea.core.errors import ConfigError, PluginError, nearest
 
 Table = dict[str, Any]
@@ -217,7 +218,9 @@ def _valid(kind: type[Any], name: str, value: object, path: str, where: str) -> 
         return adapter.validate_python(value, strict=True)
     except pydantic.ValidationError as error:
         reason = error.errors()[0]["msg"]
-        raise ConfigError(f"{where}: {path} = {value!r}: {reason[0].lower()}{reason[1:]}.") from error
+        rule = name == "answer" and isinstance(value, str) and value in RULES
+        hint = f"  To let the rule {value} of all runs answer, set evaluation.answer={value}." if rule else ""
+        raise ConfigError(f"{where}: {path} = {value!r}: {reason[0].lower()}{reason[1:]}.{hint}") from error
 
 
 @cache

@@ -128,6 +128,14 @@ def test_beside_alone_runs_the_same_method_with_each_client_alone(command: Comma
     assert "fedproto alone" in (tmp_path / "page.html").read_text()
 
 
+def test_a_taken_directory_beside_is_refused_before_anything_runs(command: Command, tmp_path: Path):
+    (tmp_path / "a-local").mkdir()
+    (tmp_path / "a-local" / "notes.txt").write_text("mine")
+    done = command("run", "exp.toml", "--out", "a", "--beside", "alone", "--beside", "local")
+    assert done.code == 2 and done.err.startswith("ConfigError: a-local exists and is not empty."), done.err
+    assert not (tmp_path / "a").exists() and not (tmp_path / "a-alone").exists()
+
+
 def test_beside_alone_goes_on_where_it_was(command: Command, tmp_path: Path):
     words = ("run", "exp.toml", "rounds=2", "--out", "a", "--beside", "alone")
     assert command(*words).code == 0
@@ -318,6 +326,8 @@ def test_help_names_the_commands(command: Command):
         ),
         (["run", "exp.toml", "method=[x]"], "PluginError: command line: method.name: '[x]' is not among the methods."),
         (["run", "exp.toml", "--beside", "lokal"], "PluginError: --beside lokal: method.name: 'lokal' is not among"),
+        (["run", "exp.toml", "--beside", "local", "--beside", "local"], "ConfigError: --beside names local 2 times"),
+        (["run", "exp.toml", "--beside", "alone", "--beside", "alone"], "ConfigError: --beside names fedproto alone 2"),
         (["run", "exp.toml", "--out", "exp.toml"], "ConfigError: exp.toml exists and is not empty."),
         (["run", "exp.toml", "clients=999"], "ConfigError: partition: 999 clients with at least 1 samples each"),
         (["show", "exp.toml", "models.family=cnn4"], "ConfigError: architecture 'cnn4': it takes images"),

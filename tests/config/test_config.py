@@ -235,6 +235,10 @@ VALUES = {
     "training.lr = nan": "training.lr = nan: input should be a finite number.",
     'device = "gpu"': "device = 'gpu': input should be 'auto', 'cpu', 'cuda' or 'mps'.",
     "models.members = 3": "models.members = 3: input should be a valid tuple.",
+    'method = { name = "fedproto", answer = "blend" }': (
+        "method.answer = 'blend': input should be 'global', 'local' or 'head'.  To let the rule blend of all runs "
+        "answer, set evaluation.answer=blend."
+    ),
     'method = { name = "fedproto", pull = "much" }': "method.pull = 'much': input should be a valid number.",
     'method = { name = "fedproto", pull = -1 }': "method.pull = -1: input should be greater than or equal to 0.",
     'data.partition = { kind = "shards", shards_per_client = [2] }': "data.partition.shards_per_client = [2]: input",

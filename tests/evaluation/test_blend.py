@@ -290,6 +290,7 @@ def test_a_run_predicts_by_the_rule_that_answers(tmp_path: Path):
     [
         ({"evaluation": {"answer": "blnd"}}, r"there is no rule 'blnd'\.  Did you mean blend\?"),
         ({"method": "local", "evaluation": {"answer": "global_prototypes"}}, "and local has no global prototypes"),
+        ({"method": "fedloo", "evaluation": {"answer": "global_prototypes"}}, "and fedloo has no global prototypes"),
         ({"method": "fedavg", "models": {"family": "cnn4"}, "evaluation": {"answer": "global_prototypes_own"}},
          "and fedavg has no global prototypes"),
         ({"evaluation": {"answer": "local_prototypes", "local_prototypes": False}}, "local_prototypes is false"),
