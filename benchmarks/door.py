@@ -33,8 +33,8 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from measure import Table, in_turns, ratio
 from network import until
 
+from protea.engines.flower.admission import DoorLimits
 from protea.engines.flower.codec import PART
-from protea.engines.flower.door import DoorLimits
 from protea.engines.flower.link import Link, Tls
 from protea.engines.flower.programs import free_port
 from protea.network.trust import keys
