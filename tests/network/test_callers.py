@@ -12,8 +12,8 @@ from protea.engines.flower.callers import Caller, Callers
 class Book:
     """Callers, and the numbers of those that were sent away."""
 
-    def __init__(self, per_address: int = 9, per_key: int = 2, most: int = 4) -> None:
-        self.callers = Callers(per_address, per_key, most)
+    def __init__(self, per_address: int = 9, per_key: int = 2, strangers: int = 9, most: int = 4) -> None:
+        self.callers = Callers(per_address, per_key, strangers, most)
         self.gone: list[int] = []
         self.count = 0
 
@@ -41,6 +41,15 @@ def test_where_there_is_no_room_left_the_oldest_stranger_goes() -> None:
     assert book.come("e") and book.gone == [1]  # 0 is north's
     assert book.come("f") and book.gone == [1, 2]
     assert book.callers.here.total() == 4
+
+
+def test_of_too_many_strangers_the_oldest_goes_though_there_is_room() -> None:
+    book = Book(strangers=2, most=9)
+    for address in "ab":
+        assert book.come(address)
+    known(book, "c", b"north")  # its own connection was a stranger's at first, and 0 had to go
+    assert book.come("d") and book.gone == [0]
+    assert book.come("e") and book.gone == [0, 1]
 
 
 def test_nobody_goes_for_a_newcomer_where_all_have_keys() -> None:

@@ -40,10 +40,11 @@ class DoorLimits:
     upload: int = 256 * 2**20  # bytes of a whole upload, of which one request carries a part
     per_address: int = 32
     connections: int = 256
+    strangers: int = 64  # connections on which no request was signed yet
     per_key: int = 32  # connections of one site
     at_once: int = 8  # requests of one site that are read or handed on at a time, as many as its client makes
-    requests: float = 50.0  # a second of one site, and ten seconds' worth of them at once
-    arrivals: float = 20.0  # new connections a second of an address, likewise
+    requests: tuple[float, int] = (50.0, 200)  # of one site: a second, and at once
+    arrivals: tuple[float, int] = (20.0, 200)  # new connections of one address: a second, and at once
     head: float = 10.0  # seconds for the head of a request to be whole
     idle: float = 75.0  # seconds that a connection without a request is kept
     slowest: float = 8 * 2**10  # bytes a second of a body, beyond the first ``head`` seconds
@@ -54,7 +55,11 @@ class DoorLimits:
     def of(cls, upload: int, sites: int) -> DoorLimits:
         """Give the limits of a federation: all its sites may come from one address."""
         return cls(
-            upload=upload, per_address=16 + 16 * sites, connections=64 + 32 * sites, arrivals=cls.arrivals + sites
+            upload=upload,
+            per_address=16 + 16 * sites,
+            connections=64 + 32 * sites,
+            strangers=64 + sites,
+            arrivals=(20.0 + sites, 200 + 16 * sites),
         )
 
     @property

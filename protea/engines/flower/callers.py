@@ -13,8 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-BURST = 10.0  # seconds' worth of requests or connections that may come at once
-
 
 @dataclass(eq=False)
 class Caller:
@@ -26,10 +24,10 @@ class Caller:
 
 
 class Callers:
-    """The connections of a door: ``per_address`` of one address, ``per_key`` of one key, ``most`` in all."""
+    """The connections of a door: so many of one address, of one key, of all strangers together, and in all."""
 
-    def __init__(self, per_address: int, per_key: int, most: int) -> None:
-        self.per_address, self.per_key, self.most = per_address, per_key, most
+    def __init__(self, per_address: int, per_key: int, strangers: int, most: int) -> None:
+        self.per_address, self.per_key, self.most_strangers, self.most = per_address, per_key, strangers, most
         self.here: Counter[str] = Counter()  # connections by address
         self.strangers: dict[Caller, None] = {}  # oldest first
         self.known: defaultdict[bytes, dict[Caller, None]] = defaultdict(dict)  # by key, oldest first
@@ -38,10 +36,11 @@ class Callers:
         """Return whether there is room for a connection from this address; if need be, the oldest stranger goes."""
         if self.here[address] >= self.per_address:
             return False
-        if self.here.total() >= self.most:
-            if not self.strangers:
-                return False
-            self._end(next(iter(self.strangers)))
+        if self.here.total() < self.most and len(self.strangers) < self.most_strangers:
+            return True
+        if not self.strangers:
+            return False
+        self._end(next(iter(self.strangers)))
         return True
 
     def came(self, caller: Caller) -> None:
@@ -75,30 +74,30 @@ class Callers:
 
 
 class Pace:
-    """So many a second for each name, and ``BURST`` seconds' worth of them at once.
+    """So many a second for each name, and ``burst`` of them at once.
 
-    >>> pace = Pace(2.0)
+    >>> pace = Pace(2.0, burst=20)
     >>> [pace.wait("north", now=100.0) for _ in range(22)][-3:]
     [0.0, 0.5, 1.0]
     >>> pace.wait("north", now=100.5), pace.wait("south", now=100.5)
     (1.0, 0.0)
     """
 
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
-        self.turn: dict[Hashable, float] = {}  # when the next one would be due if they came evenly
+    def __init__(self, rate: float, burst: int) -> None:
+        self.rate, self.ahead = rate, burst / rate
+        self.turn: dict[Hashable, float] = {}  # when the last one was due, if they had come evenly
 
     def wait(self, name: Hashable, now: float) -> float:
         """Return the seconds that the next one of this name has to wait, and count it."""
         if len(self.turn) > 4096:
-            self.turn = {each: due for each, due in self.turn.items() if due > now - BURST}
-        due = max(self.turn.get(name, 0.0), now - BURST) + 1 / self.rate
+            self.turn = {each: due for each, due in self.turn.items() if due > now - self.ahead}
+        due = max(self.turn.get(name, 0.0), now - self.ahead) + 1 / self.rate
         self.turn[name] = due
         return max(0.0, due - now)
 
     def allows(self, name: Hashable, now: float) -> bool:
         """Return whether one more of this name may come now; if so, count it."""
-        if max(self.turn.get(name, 0.0), now - BURST) + 1 / self.rate > now:
+        if max(self.turn.get(name, 0.0), now - self.ahead) + 1 / self.rate > now:
             return False
         self.wait(name, now)
         return True

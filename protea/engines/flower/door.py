@@ -13,6 +13,7 @@ import asyncio
 import socket
 import ssl
 import threading
+from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
@@ -30,6 +31,7 @@ from protea.engines.flower.notices import Notices
 ASK = b"/v1/fleet/pull-messages"  # for messages
 ANNOUNCE, REPLY = b"/v1/fleet/push-messages", b"/v1/fleet/push-object"  # with the list of a reply's parts; with a part
 READ = 64 * 2**10  # bytes of one look
+RECORD = 16 * 2**10  # bytes of one record of TLS
 LINGER, LINGERING = 0.2, 2**20  # seconds and bytes that are dropped of a request that was too large
 PASSED = {b"content-type", b"accept", b"user-agent"}  # headers that go on, beside Flower's own
 HOPS = {b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"server", b"date"}
@@ -56,9 +58,12 @@ class Door:
     ) -> None:
         self.host, self.port, self.behind, self.keys, self.limits = host, port, behind, keys, limits
         self.outside, self.inside = outside, inside
+        SSLProtocol.max_size = (
+            RECORD  # asyncio keeps such a buffer for each connection, and of a closed one for a while
+        )
         self.notices = notices or Notices()
-        self.callers = Callers(limits.per_address, limits.per_key, limits.connections)
-        self.arrivals, self.pace = Pace(limits.arrivals), Pace(limits.requests)  # by address; by key
+        self.callers = Callers(limits.per_address, limits.per_key, limits.strangers, limits.connections)
+        self.arrivals, self.pace = Pace(*limits.arrivals), Pace(*limits.requests)  # by address; by key
         self.places = at_once(limits.at_once)
         self.refusals: Counter[int] = Counter()  # requests that were not let through, by status; 0: connections
         self.idle: list[Line] = []  # connections to the SuperLink that nobody uses just now
