@@ -73,6 +73,18 @@ def test_of_one_key_the_oldest_connection_goes() -> None:
     assert book.gone == [0]
 
 
+def test_a_connection_of_many_sites_is_that_of_the_last_one() -> None:
+    """As through a proxy: two sites of two connections each, both of which began with north's request."""
+    book = Book(most=9)
+    first, second = known(book, "proxy", b"north"), known(book, "proxy", b"north")
+    for caller in (first, second):
+        book.callers.recognise(caller, b"south")
+    known(book, "proxy", b"north")
+    assert not book.gone and set(book.callers.known) == {b"north", b"south"}
+    known(book, "proxy", b"south")
+    assert book.gone == [0]
+
+
 def test_what_is_over_leaves_no_trace_and_may_be_over_twice() -> None:
     book = Book()
     stranger, site = book.come("a"), known(book, "b", b"north")

@@ -49,10 +49,13 @@ class Callers:
         self.strangers[caller] = None
 
     def recognise(self, caller: Caller, key: bytes) -> None:
-        """Take note whose connection it is; if that key has too many, its oldest goes."""
-        if caller.key is not None or caller not in self.strangers:
+        """Take note whose connection it is; if that key has too many, its oldest goes.
+
+        Through a proxy many sites may use one connection: then it is that of the last of them.
+        """
+        if caller.key == key or caller not in self._own(caller):
             return
-        del self.strangers[caller]
+        self._remove(caller)
         caller.key, own = key, self.known[key]
         own[caller] = None
         if len(own) > self.per_key:
@@ -60,11 +63,17 @@ class Callers:
 
     def left(self, caller: Caller) -> None:
         """Take note that a connection is over; what was noted before does no harm."""
-        own = self.strangers if caller.key is None else self.known[caller.key]
-        if caller in own:
-            del own[caller]
+        if caller in self._own(caller):
+            self._remove(caller)
             self.here[caller.address] -= 1
             self.here += Counter()  # without those at zero
+
+    def _own(self, caller: Caller) -> dict[Caller, None]:
+        """Give the connections of the same key, or those of strangers."""
+        return self.strangers if caller.key is None else self.known.get(caller.key, {})
+
+    def _remove(self, caller: Caller) -> None:
+        del self._own(caller)[caller]
         if caller.key is not None and not self.known[caller.key]:
             del self.known[caller.key]
 
