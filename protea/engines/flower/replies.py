@@ -14,7 +14,7 @@ import threading
 from collections.abc import Collection
 
 from flwr.proto.fleet_pb2 import PushMessagesRequest
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from protea.core.errors import PayloadError
 from protea.engines.flower.codec import FOREIGN, records_of
