@@ -33,12 +33,13 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from flwr.supercore.task_identity import TaskIdentity
 from waiting import until
 
 from protea.core.errors import ConfigError, PayloadError
 from protea.core.files import write_json
 from protea.engines.flower.admission import DoorLimits
-from protea.engines.flower.codec import PART, fetch, wrap
+from protea.engines.flower.codec import BROKEN, PART, fetch, wrap
 from protea.engines.flower.door import Door
 from protea.engines.flower.link import Link, PatientGrid, Tls
 from protea.engines.flower.node import Node as ClientNode
@@ -62,6 +63,7 @@ class Opened:
         self.port = free_port()
         self.link = Link(folder / "flower", "127.0.0.1", self.port, tls, {"north": self.public}, LIMITS)
         self.link.open()
+        self.identity = TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id
         self.trusting = ssl.create_default_context(cafile=str(tls.ca))
 
     def connect(self) -> ssl.SSLSocket:
@@ -337,6 +339,7 @@ def asked(opened: Opened) -> Iterator[tuple[str, int]]:
         answered(line)
     (node,) = opened.link.nodes()
     assert opened.link.grid is not None
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = opened.identity  # a site was in this process too
     message = Message(wrap(b"a job"), node.node_id, "query.job", ttl=60.0)
     (identity,) = opened.link.grid.push_messages([message])
     yield identity, node.node_id
@@ -405,6 +408,26 @@ def test_a_site_whose_answer_was_lost_leaves_and_comes_back(opened: Opened, tmp_
         over.set()
         opened.link.notices.wake()
         thread.join()
+
+
+def test_an_answer_that_is_too_large_is_told_as_such(opened: Opened, asked: tuple[str, int], tmp_path: Path) -> None:
+    """The door refuses its list of parts; the site says so, and the coordinator counts it as refused."""
+    assert opened.link.tls is not None and opened.link.grid is not None
+    (identity, number), key, over = asked, tmp_path / "key", threading.Event()
+    key.write_bytes(opened.private)
+    node = ClientNode(tmp_path / "node", f"127.0.0.1:{opened.port}", opened.link.tls.ca, key)
+    node.folder.mkdir()
+    write_json(node.folder / "node.json", {"node": number})
+    thread = threading.Thread(target=node.attend, args=(lambda kind, message: bytes(3 * PART), over.is_set))
+    thread.start()
+    found: list[Message] = []
+    try:
+        until(lambda: found.extend(opened.link.grid.pull_messages([identity])) or found)  # type: ignore[union-attr]
+    finally:
+        over.set()
+        opened.link.notices.wake()
+        thread.join()
+    assert found[0].error.code == BROKEN and "a message of 3 parts arrived" in found[0].error.reason
 
 
 def number(opened: Opened) -> int:

@@ -17,6 +17,7 @@ from protea.core.errors import PayloadError
 
 RECORD, FIELD, NUMBER = "protea", "message", "part"
 PART = 4 * 2**20  # most bytes of our message in one record
+BROKEN = 1000  # code of an error: a reply came that cannot be read
 ROOM = 1024  # bytes beside our own that a record may have
 FOREIGN = "a message arrived that is not one of Protea's."
 

@@ -48,10 +48,9 @@ from flwr.superlink.grid import HttpGrid
 
 from protea.core.errors import ProteaError
 from protea.engines.flower.admission import DoorLimits
-from protea.engines.flower.codec import fetch, hand_over
+from protea.engines.flower.codec import BROKEN, fetch, hand_over
 from protea.engines.flower.connections import allow_files, keeping
 from protea.engines.flower.door import Door
-from protea.engines.flower.grid import BROKEN
 from protea.engines.flower.notices import Notices
 from protea.engines.flower.programs import Program, free_port
 from protea.engines.flower.tasks import ControlSecret, heartbeat, make_secret, taker
