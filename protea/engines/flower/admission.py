@@ -58,7 +58,7 @@ class DoorLimits:
             upload=upload,
             per_address=16 + 16 * sites,
             connections=64 + 32 * sites,
-            strangers=64 + sites,
+            strangers=64 + 4 * sites,  # after a new start all sites connect at once
             arrivals=(20.0 + sites, 200 + 16 * sites),
         )
 
