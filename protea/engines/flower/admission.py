@@ -43,7 +43,7 @@ class DoorLimits:
     strangers: int = 64  # connections on which no request was signed yet
     per_key: int = 32  # connections of one site
     at_once: int = 8  # requests of one site that are read or handed on at a time, as many as its client makes
-    requests: tuple[float, int] = (50.0, 200)  # of one site: a second, and at once
+    requests: tuple[float, int] = (100.0, 400)  # of one site: a second, and at once
     arrivals: tuple[float, int] = (20.0, 200)  # new connections of one address: a second, and at once
     head: float = 10.0  # seconds for the head of a request to be whole
     idle: float = 75.0  # seconds that a connection without a request is kept
