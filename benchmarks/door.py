@@ -33,8 +33,8 @@ from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from measure import Table, in_turns, ratio
 from network import until
 
+from protea.engines.flower.admission import DoorLimits
 from protea.engines.flower.codec import PART
-from protea.engines.flower.door import DoorLimits
 from protea.engines.flower.link import Link, Tls
 from protea.engines.flower.programs import free_port
 from protea.network.trust import keys
@@ -147,7 +147,7 @@ def main(turns: str = "7") -> None:
         tls.mkdir()
         keys.make_tls(tls, list(keys.HERE))
         private, public = keys.make_site_key()
-        limits = DoorLimits(per_address=1000, connections=2000)
+        limits = DoorLimits(per_address=1000, connections=2000, requests=(1e6, 10**6), arrivals=(1e6, 10**6))
         own = Tls(tls / "ca.crt", tls / "server.crt", tls / "server.key")
         link = Link(folder / "flower", "127.0.0.1", free_port(), own, {"north": public}, limits)
         link.open()

@@ -53,12 +53,14 @@ def data():
 """
 
 
-def make(work: Path, count: int, rounds: int, quorum: int | None = None) -> tuple[Path, list[Path]]:
+def make(
+    work: Path, count: int, rounds: int, quorum: int | None = None, patience: int = 600
+) -> tuple[Path, list[Path]]:
     """Make a coordinator's directory and those of its sites; without a quorum a round waits for all."""
     directory, port = work / "federation", free_port()
     names = [f"site{k:03d}" for k in range(count)]
     sizes = ["--dim", 8, "--rounds", rounds, "--quorum", quorum or count, "--tls", "localhost", "--port", port]
-    extra = ["--set", "training.epochs=1", "--set", "patience=600"]
+    extra = ["--set", "training.epochs=1", "--set", f"patience={patience}"]
     run(*PROTEA, "federation", "init", directory, "--classes", "no,yes", "--sites", ",".join(names), *sizes, *extra)
     sites = [work / name for name in names]
     for k, site in enumerate(sites):
@@ -84,15 +86,18 @@ def be_site(folder: Path) -> None:
 
 @contextmanager
 def playing(
-    count: int, rounds: int, quorum: int | None = None
+    count: int, rounds: int, quorum: int | None = None, absent: int = 0
 ) -> Iterator[tuple[subprocess.Popen[bytes], list[BaseProcess], Path]]:
-    """Begin a federation of so many sites, and end it: the coordinator, the sites, and the file of records."""
+    """Begin a federation of so many sites, and end it: the coordinator, the sites, and the file of records.
+
+    ``absent`` of the sites are invited and do not come.
+    """
     work, parties, sites = Path(tempfile.mkdtemp()), [], list[BaseProcess]()
     forked = mp.get_context("fork")
     try:
-        directory, folders = make(work, count, rounds, quorum)
+        directory, folders = make(work, count, rounds, quorum, 5 if absent else 600)
         server = start(work, parties, "server", "federation", "serve", directory, "--listen", "127.0.0.1")
-        sites += [forked.Process(target=be_site, args=(folder,), daemon=True) for folder in folders]
+        sites += [forked.Process(target=be_site, args=(folder,), daemon=True) for folder in folders[: count - absent]]
         for site in sites:
             site.start()
         yield server, sites, directory / "run" / "metrics.jsonl"

@@ -54,7 +54,8 @@ from protea.federation.plan import FederationPlan  # noqa: E402
 
 LIMIT = 1 << 22  # bytes of a message
 NORM = 1e6  # of a row
-SECONDS = 10.0  # for one case
+SECONDS = 10.0  # of this process for one case
+WAITED = 12  # times as many may pass on a clock: others may have the machine meanwhile
 BOUND = 1 << 30  # bytes that a run may need more than it had at its start
 BLOCK = 10_000  # cases between two lines of progress
 
@@ -231,8 +232,13 @@ def judged(target: Target, message: bytes) -> str:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
+    """Raise :class:`Hang` within if this process has worked for so long, or if it waits for much longer."""
+    worked, began = time.process_time(), time.monotonic()
+
     def ring(number: int, frame: FrameType | None) -> None:
-        raise Hang
+        if time.process_time() > worked + seconds or time.monotonic() > began + WAITED * seconds:
+            raise Hang
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
     signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)

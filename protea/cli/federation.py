@@ -49,9 +49,11 @@ def init(
     ] = None,
 ) -> None:
     """Write a task file, keys, and a bundle for each site."""
-    from protea.network.coordinator.directory import CoordinatorDirectory
+    from protea.network.coordinator.directory import CoordinatorDirectory, refuse_names
     from protea.network.task import new_task, read_public_inputs
 
+    invited = [name.strip() for name in sites.split(",") if name.strip()]
+    refuse_names(invited)
     names = [name.strip() for name in classes.split(",") if name.strip()]
     table: dict[str, Any] = {"classes": names, "rounds": rounds, "quorum": quorum, "method": {"name": method}}
     table["models"] = {"dim": dim}
@@ -63,7 +65,7 @@ def init(
     )
     console = Console()
     say(console, f"Task: {directory / 'task.toml'}")
-    for name in [name.strip() for name in sites.split(",") if name.strip()]:
+    for name in invited:
         say(console, f"Bundle for {name}: {federation.invite(name)}")
     if tls is None:
         say(console, "Without --tls the server is for this machine only: neither encrypted, nor are sites told apart.")
@@ -96,15 +98,15 @@ def invite(
 
     A site that made its own key asks by a file; its bundle has no private key.  So does one that changes its key.
     """
-    from protea.network.coordinator.directory import CoordinatorDirectory
+    from protea.network.coordinator.directory import CoordinatorDirectory, refuse_names
     from protea.network.trust.requests import read_request
     from protea.network.trust.signatures import fingerprint
 
     federation, console = CoordinatorDirectory.open(directory), Console()
     if not names and not renew and not request:
         raise ConfigError("Whom to invite?  Give names of sites, --request FILE, or --renew.")
-    for file in request or []:
-        asked = read_request(file)
+    refuse_names(names or [], [site.name for site in federation.guests.sites])
+    for asked in [read_request(file) for file in request or []]:
         path = federation.answer(asked, replace_key=replace)
         say(console, f"Bundle for {asked.site}, without a private key: {path}")
         say(

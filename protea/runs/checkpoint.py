@@ -20,6 +20,7 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from protea.clients.state_files import carry_clients, load_server, save_server
+from protea.config.complaints import complaint
 from protea.core.errors import CheckpointError
 from protea.core.files import FileSum, read_sealed, sync_folder, unused_path, write_sealed
 from protea.federation.loop import Federation
@@ -149,11 +150,9 @@ def read(path: Path) -> dict[str, Any]:
     try:
         checked = dict(_STATE.validate_python(state))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"{file} is not as it was written: {where}: {first['msg']}.") from error
-    if f"{state['round']:06d}" != path.name:
-        raise CheckpointError(f"{file} is of round {state['round']}, as its folder is not.")
+        raise CheckpointError(f"{file} is not as it was written: {complaint(error)}.") from error
+    if f"{checked['round']:06d}" != path.name:
+        raise CheckpointError(f"{file} is of round {checked['round']}, as its folder is not.")
     return checked
 
 

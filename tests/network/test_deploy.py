@@ -8,6 +8,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 import typer.main
-from wanted import lacking
+from wanted import extra, lacking
 
 pytest.importorskip("flwr", reason="lacking: extra flower")
 
@@ -61,6 +62,38 @@ def test_systemd_takes_the_units(name: str, tmp_path: Path) -> None:
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
     own = [line for line in done.stderr.splitlines() if "protea" in line]  # units of this machine are not ours
     assert not own
+
+
+def test_docker_compose_takes_the_file(tmp_path: Path) -> None:
+    if shutil.which("docker-compose") is None:
+        lacking("docker-compose")
+    for change, fine in (("", True), ("mem_limit: 2g", False)):  # a word of ours, which no service has
+        file = tmp_path / f"{fine}.yaml"
+        text = (DEPLOY / "compose.yaml").read_text("utf-8")
+        file.write_text(text.replace(change, "memory: 2g") if change else text)
+        done = subprocess.run(["docker-compose", "--file", str(file), "config", "--quiet"], capture_output=True)
+        assert (done.returncode == 0) == fine, done.stderr
+
+
+def test_the_package_is_built_from_what_the_image_gets(tmp_path: Path) -> None:
+    """The copies of the Dockerfile, and no keys of a federation beside them."""
+    extra("package")
+    root, text = DEPLOY.parents[1], (DEPLOY / "Dockerfile").read_text("utf-8")
+    for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE):
+        *names, place = line.split()
+        folder = tmp_path / place.strip("/")
+        for name in names:
+            assert (root / name).exists() and name != "."
+            if (root / name).is_dir():
+                shutil.copytree(root / name, folder)
+            else:
+                folder.mkdir(exist_ok=True)
+                shutil.copy(root / name, folder)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist")]
+    subprocess.run([*command, str(tmp_path / "src")], check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("protea-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert {"protea/core/method.py", "protea/examples/digits.toml"} <= set(archive.namelist())
 
 
 def write_proxy(program: str, base: CoordinatorDirectory, folder: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import datetime as dt
+import hashlib
 import socket
 import ssl
 import threading
@@ -19,18 +20,27 @@ import httpx
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Message
 from flwr.proto.control_pb2 import ListNodesRequest, UnregisterNodeRequest
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    PushMessagesResponse,
+)
+from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
+from flwr.supercore.task_identity import TaskIdentity
 from waiting import until
 
 from protea.core.errors import ConfigError, PayloadError
 from protea.core.files import write_json
-from protea.engines.flower.codec import PART, fetch, wrap
-from protea.engines.flower.door import Door, DoorLimits
+from protea.engines.flower.admission import DoorLimits
+from protea.engines.flower.codec import BROKEN, PART, fetch, wrap
+from protea.engines.flower.door import Door
 from protea.engines.flower.link import Link, PatientGrid, Tls
 from protea.engines.flower.node import Node as ClientNode
 from protea.engines.flower.programs import free_port
@@ -53,6 +63,7 @@ class Opened:
         self.port = free_port()
         self.link = Link(folder / "flower", "127.0.0.1", self.port, tls, {"north": self.public}, LIMITS)
         self.link.open()
+        self.identity = TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id
         self.trusting = ssl.create_default_context(cafile=str(tls.ca))
 
     def connect(self) -> ssl.SSLSocket:
@@ -252,6 +263,128 @@ def test_a_sites_question_is_held_until_there_is_a_message(opened: Opened) -> No
         assert opened.public not in opened.link.notices.asking
 
 
+def test_strangers_of_many_addresses_do_not_keep_a_site_out(opened: Opened) -> None:
+    """There is room for twelve.  Who was there first and says nothing goes; a site that waits for a message stays."""
+    body = PullMessagesRequest(node=Node(node_id=number(opened))).SerializeToString()
+    with opened.connect() as line:
+        line.sendall(opened.request("/v1/fleet/pull-messages", len(body), opened.private, PROTOBUF) + body)
+        until(lambda: opened.public in opened.link.notices.asking)
+        there = ("127.0.0.1", opened.port)
+        raw = [socket.create_connection(there, 10, (f"127.0.3.{k // 4 + 1}", 0)) for k in range(24)]
+        assert opened.answer(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"ok")
+        assert opened.public in opened.link.notices.asking
+        opened.link.notices.message_for(opened.public)
+        assert answered(line).startswith(b"HTTP/1.1 200")
+    for each in raw:
+        each.close()
+
+
+def test_a_connection_on_which_nothing_is_asked_is_a_strangers_and_soon_closed(opened: Opened) -> None:
+    assert LIMITS.head < LIMITS.idle
+    with opened.connect() as line:
+        assert everything(line) == b""
+    assert opened.link.door is not None and not opened.link.door.callers.strangers
+
+
+def reply_to(opened: Opened, asked: str, node: int, tree: ObjectTree, **about: object) -> bytes:
+    """What a site announces: its answer to a message, and the parts of that."""
+    message = MessageProto()
+    message.content.SetInParent()
+    known = {
+        "run_id": opened.link.run,
+        "message_id": tree.object_id,
+        "src_node_id": node,
+        "dst_node_id": 1,
+        "reply_to_message_id": asked,
+        "ttl": 5.0,
+        "message_type": "query.job",
+        "created_at": dt.datetime.now(dt.UTC).timestamp(),
+    }
+    for name, value in {**known, **about}.items():
+        setattr(message.metadata, name, value)
+    request = PushMessagesRequest(node=Node(node_id=node), messages_list=[message], message_object_trees=[tree])
+    return request.SerializeToString()
+
+
+def of_parts(*names: str) -> ObjectTree:
+    """The tree of a message of so many parts, whose ids are made of these names."""
+    root, below, *parts = (hashlib.sha256(each.encode()).hexdigest() for each in ("message", "list", *names))
+    children = [ObjectTree(object_id=each) for each in parts]
+    return ObjectTree(object_id=root, children=[ObjectTree(object_id=below, children=children)])
+
+
+def doubled(levels: int) -> ObjectTree:
+    """A tree of few objects, each of which has the one below twice: two to the power of ``levels`` when unrolled."""
+    tree = ObjectTree(object_id="0" * 64)
+    for level in range(1, levels):
+        tree = ObjectTree(object_id=f"{level:064x}", children=[tree, ObjectTree(object_id=tree.object_id)])
+    return tree
+
+
+def announce(opened: Opened, private: bytes, body: bytes) -> tuple[int, list[str]]:
+    """Announce a reply as the owner of a key; the status, and the parts that are wanted."""
+    with opened.connect() as line:
+        line.sendall(opened.request("/v1/fleet/push-messages", len(body), private, PROTOBUF) + body)
+        head, _, content = answered(line).partition(b"\r\n\r\n")
+    status = int(head.split()[1])
+    return status, list(PushMessagesResponse.FromString(content).objects_to_push) if status == 200 else []
+
+
+@pytest.fixture
+def asked(opened: Opened) -> Iterator[tuple[str, int]]:
+    """A message that waits for an answer of the one site, and that site's node."""
+    body = ActivateNodeRequest(public_key=opened.public, heartbeat_interval=30.0).SerializeToString()
+    with opened.connect() as line:
+        line.sendall(opened.request("/v1/fleet/activate-node", len(body), opened.private, PROTOBUF) + body)
+        answered(line)
+    (node,) = opened.link.nodes()
+    assert opened.link.grid is not None
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = opened.identity  # a site was in this process too
+    message = Message(wrap(b"a job"), node.node_id, "query.job", ttl=60.0)
+    (identity,) = opened.link.grid.push_messages([message])
+    yield identity, node.node_id
+    opened.link.notices.replies.forget_others([])
+
+
+def test_a_reply_is_announced_once_by_the_site_that_was_asked(opened: Opened, asked: tuple[str, int]) -> None:
+    """The list of parts that are wanted is empty for all others, so nothing of theirs is stored."""
+    (identity, node), first = asked, of_parts("a")
+    private, public = keys.make_site_key()
+    opened.link.keys = {"north": opened.public, "south": public}
+    try:
+        assert announce(opened, private, reply_to(opened, identity, node, first)) == (200, [])
+        assert announce(opened, opened.private, reply_to(opened, "f" * 64, node, first)) == (200, [])
+        sent = reply_to(opened, identity, node, first)
+        status, wanted = announce(opened, opened.private, sent)
+        assert status == 200 and len(wanted) == 3
+        assert sorted(announce(opened, opened.private, sent)[1]) == sorted(wanted)  # the answer may have been lost
+        assert announce(opened, opened.private, reply_to(opened, identity, node, of_parts("c"))) == (200, [])
+    finally:
+        opened.link.keys = {"north": opened.public}
+
+
+def test_what_is_no_reply_is_refused_before_the_superlink_has_it(opened: Opened, asked: tuple[str, int]) -> None:
+    """Each of these it would have stored, the last one as 2**60 objects as soon as the coordinator asked for it."""
+    identity, node = asked
+    order = reply_to(opened, "", node, of_parts("a"), src_node_id=1)
+    foreign = reply_to(opened, identity, node, of_parts("a"), src_node_id=node + 1)
+    two = PushMessagesRequest.FromString(reply_to(opened, identity, node, of_parts("a")))
+    two.message_object_trees.append(of_parts("b"))
+    for body in (
+        b"no protobuf",
+        b"",
+        order,
+        foreign,
+        two.SerializeToString(),
+        reply_to(opened, identity, node, of_parts("a"), message_id="e" * 64),
+        reply_to(opened, identity, node, of_parts("a", "a")),
+        reply_to(opened, identity, node, of_parts("a", "b")),
+        reply_to(opened, identity, node, doubled(60)),
+    ):
+        assert announce(opened, opened.private, body) == (400, [])
+    assert len(announce(opened, opened.private, reply_to(opened, identity, node, of_parts("a")))[1]) == 3
+
+
 def test_a_site_whose_answer_was_lost_leaves_and_comes_back(opened: Opened, tmp_path: Path) -> None:
     """What was sent to it meanwhile is sent again then: its node is another one to the coordinator."""
     assert opened.link.door is not None and opened.link.tls is not None
@@ -275,6 +408,26 @@ def test_a_site_whose_answer_was_lost_leaves_and_comes_back(opened: Opened, tmp_
         over.set()
         opened.link.notices.wake()
         thread.join()
+
+
+def test_an_answer_that_is_too_large_is_told_as_such(opened: Opened, asked: tuple[str, int], tmp_path: Path) -> None:
+    """The door refuses its list of parts; the site says so, and the coordinator counts it as refused."""
+    assert opened.link.tls is not None and opened.link.grid is not None
+    (identity, number), key, over = asked, tmp_path / "key", threading.Event()
+    key.write_bytes(opened.private)
+    node = ClientNode(tmp_path / "node", f"127.0.0.1:{opened.port}", opened.link.tls.ca, key)
+    node.folder.mkdir()
+    write_json(node.folder / "node.json", {"node": number})
+    thread = threading.Thread(target=node.attend, args=(lambda kind, message: bytes(3 * PART), over.is_set))
+    thread.start()
+    found: list[Message] = []
+    try:
+        until(lambda: found.extend(opened.link.grid.pull_messages([identity])) or found)  # type: ignore[union-attr]
+    finally:
+        over.set()
+        opened.link.notices.wake()
+        thread.join()
+    assert found[0].error.code == BROKEN and "a message of 3 parts arrived" in found[0].error.reason
 
 
 def number(opened: Opened) -> int:

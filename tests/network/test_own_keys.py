@@ -327,6 +327,28 @@ def test_from_a_request_to_the_ledger(tmp_path: Path, base: CoordinatorDirectory
     assert found.exit_code != 0 and "1 of 2 signatures do not hold" in str(found.exception)
 
 
+@pytest.mark.parametrize(
+    ("names", "complaint"), [("north,no rth", "'no rth' is no name for a site"), ("north,North", "was invited already")]
+)
+def test_a_bad_name_is_refused_before_anything_is_made(
+    tmp_path: Path, base: CoordinatorDirectory, names: str, complaint: str
+) -> None:
+    fresh, before = tmp_path / "fresh", base.guests
+    for words in (
+        ["init", str(fresh), "--classes", "a,b", "--sites", names],
+        ["invite", str(base.path), *names.split(",")],
+    ):
+        found = CliRunner().invoke(app, ["federation", *words])
+        assert found.exit_code != 0 and complaint in str(found.exception)
+    assert not fresh.exists() and base.guests == before
+
+
+def test_a_file_that_is_no_request_is_refused_in_plain_words(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("text")
+    with pytest.raises(ConfigError, match=r"not a request of a site's .*: the file: invalid JSON: expected"):
+        read_request(tmp_path / "x")
+
+
 def test_half_a_line_of_a_ledger_is_left_out_and_rubble_is_named(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(b'{"time": "half')

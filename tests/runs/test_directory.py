@@ -401,6 +401,15 @@ def test_a_checkpoint_of_another_format_is_refused(broken: Path, tmp_path: Path)
         resume(path)
 
 
+@pytest.mark.parametrize("number", [1e12, 3.0, True])
+def test_a_round_that_is_no_whole_number_or_another_one_is_refused(number: float, broken: Path, tmp_path: Path):
+    folder = shutil.copytree(broken, tmp_path / "run") / "checkpoints" / "000002"
+    state = json.loads((folder / "state.json").read_text())
+    write_sealed(folder / "state.json", {**{k: v for k, v in state.items() if k != "sum"}, "round": number})
+    with pytest.raises(CheckpointError, match=r"state\.json is (of round|not as it was written: round)"):
+        checkpoint.verify(folder)
+
+
 def contents(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
+from protea.config.complaints import complaint
 from protea.core.errors import ConfigError, DataError
 from protea.data.dataset import Dataset
 from protea.data.federated import Federated
@@ -61,9 +62,7 @@ def read_partition(path: Path | str, samples: int) -> StoredPartition:
     except OSError as error:
         raise DataError(f"The partition file {path} cannot be read: {error.strerror}.") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise DataError(f"{path} is not a partition file of Protea: {where}: {first['msg']}.") from error
+        raise DataError(f"{path} is not a partition file of Protea: {complaint(error)}.") from error
     if stored.samples != samples:
         raise DataError(f"{path} was made for {stored.samples} samples; this data set has {samples}.")
     if not stored.clients or not all(one.train for one in stored.clients):

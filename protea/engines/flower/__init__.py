@@ -4,6 +4,9 @@
     tasks.py       who may take Flower's tasks, and signs of life while one is worked on
     codec.py       our bytes in Flower's records, and back
     door.py        the port that is open to the world: what sites need passes, and nothing else
+    admission.py   limits of the door, and which requests are let through
+    callers.py     who is connected to it, and how often each may ask
+    replies.py     which replies are waited for: no others may be announced
     link.py        a SuperLink, and this process as the server side of a run on it
     node.py        this process as a node of a SuperLink: it asks for messages, and answers them
     node_key.py    the key by which a SuperLink knows a node

@@ -17,6 +17,7 @@ from protea.core.errors import PayloadError
 
 RECORD, FIELD, NUMBER = "protea", "message", "part"
 PART = 4 * 2**20  # most bytes of our message in one record
+BROKEN = 1000  # code of an error: a reply came that cannot be read
 ROOM = 1024  # bytes beside our own that a record may have
 FOREIGN = "a message arrived that is not one of Protea's."
 
@@ -53,21 +54,30 @@ def unwrap(content: RecordDict, limit: int) -> bytes:
     return b"".join(parts)
 
 
+def records_of(tree: ObjectTree, limit: int) -> list[str]:
+    """Give the ids of the records of a message of ours, of which no part is there twice.
+
+    :class:`PayloadError` for a tree of anything else, or of more records than ``limit`` bytes need.
+    """
+    records = [each.object_id for below in tree.children for each in below.children]
+    deep = any(each.children for below in tree.children for each in below.children)
+    if len(tree.children) != 1 or deep or not records:
+        raise PayloadError(FOREIGN)
+    if len(records) > parts_of(limit) or len(set(records)) < len(records):
+        raise PayloadError(
+            f"a message of {len(records):,} parts arrived, {len(set(records)):,} of them different; "
+            f"{parts_of(limit):,} different ones at most were expected."
+        )
+    return records
+
+
 def fetch(tree: ObjectTree, pull: Pull, limit: int) -> RecordDict:
     """Get the content of a message whose objects are those of ``tree``.
 
     The records are fetched one by one, in their order, and no more of them than ``limit`` bytes need.
     :class:`PayloadError` for a tree that is not of a message of ours, and for an object that is not what it is called.
     """
-    records = [each.object_id for below in tree.children for each in below.children]
-    deep = any(each.children for below in tree.children for each in below.children)
-    if len(tree.children) != 1 or deep or not records:
-        raise PayloadError(FOREIGN)
-    if len(records) > parts_of(limit) or len(set(records)) < len(records):  # no part of ours is there twice
-        raise PayloadError(
-            f"a message of {len(records):,} parts arrived, {len(set(records)):,} of them different; "
-            f"{parts_of(limit):,} different ones at most were expected."
-        )
+    records = records_of(tree, limit)
     found, size = RecordDict(), 0
     for k, identity in enumerate(records):
         content = pull(identity)

@@ -3,99 +3,40 @@
 It stands before Flower's SuperLink, which listens on this machine only, and lets through what sites need and
 nothing else.  What is looked at comes before what costs: how many connections an address has, then the head of a
 request (its size, its time, its path), then the sender's key and signature, then the declared size of the body.
-Only then is a body read, and only a whole one is handed on.
+Only then is a body read, in the sender's turn, and only a whole one is handed on; one that announces a reply, if it is
+waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import datetime as dt
 import socket
 import ssl
 import threading
+from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import h11
-from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 
-from protea.core.errors import ConfigError
-from protea.core.payload import HEADER
-from protea.engines.flower.codec import PART, parts_of
+from protea.core.errors import ConfigError, PayloadError
+from protea.engines.flower.admission import DoorLimits, RefusedRequestError, allowed
+from protea.engines.flower.callers import Caller, Callers, Pace, at_once, place_of
 from protea.engines.flower.notices import Notices
 
-FLEET = "/v1/fleet/"
-PATHS = (  # what a site's client process asks for; without TLS there is no door, so nobody registers here
-    "activate-node",
-    "deactivate-node",
-    "send-node-heartbeat",
-    "pull-messages",
-    "push-messages",
-    "push-object",
-    "pull-object",
-    "confirm-message-received",
-)
-ASK, REPLY = b"/v1/fleet/pull-messages", b"/v1/fleet/push-object"  # for messages; with a part of a reply
-SMALL = 64 * 2**10  # bytes of a body that carries no part of an upload
-OBJECT = 256  # bytes of a message's list for each of its parts
-JOBS = 2  # answers in one message: the evaluation of a round, and the training of the next one
+ASK = b"/v1/fleet/pull-messages"  # for messages
+ANNOUNCE, REPLY = b"/v1/fleet/push-messages", b"/v1/fleet/push-object"  # with the list of a reply's parts; with a part
 READ = 64 * 2**10  # bytes of one look
+RECORD = 16 * 2**10  # bytes of one record of TLS
 LINGER, LINGERING = 0.2, 2**20  # seconds and bytes that are dropped of a request that was too large
 PASSED = {b"content-type", b"accept", b"user-agent"}  # headers that go on, beside Flower's own
 HOPS = {b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"server", b"date"}
-CLOCK = "signed by another clock; here it is"  # what is said of a signature of long ago, or of the future
 Line = tuple[asyncio.StreamReader, asyncio.StreamWriter]  # a connection to the SuperLink
 WORDS = {401: "unknown key", 404: "no such path", 408: "too slow", 411: "no length", 413: "too large"}
-
-
-@dataclass(frozen=True)
-class DoorLimits:
-    """What the door lets through: bytes and seconds of a request, connections of an address and in all."""
-
-    upload: int = 256 * 2**20  # bytes of a whole upload, of which one request carries a part
-    per_address: int = 32
-    connections: int = 256
-    head: float = 10.0  # seconds for the head of a request to be whole
-    idle: float = 75.0  # seconds that a connection without a request is kept
-    slowest: float = 8 * 2**10  # bytes a second of a body, beyond the first ``head`` seconds
-    answer: float = 120.0  # seconds that the SuperLink, and whoever reads its answer, may take
-    largest_head: int = 16 * 2**10  # bytes
-
-    @classmethod
-    def of(cls, upload: int, sites: int) -> DoorLimits:
-        """Give the limits of a federation: all its sites may come from one address."""
-        return cls(upload=upload, per_address=16 + 16 * sites, connections=64 + 32 * sites)
-
-    @property
-    def message(self) -> int:
-        """The most bytes of one message: an upload for each of its answers, with their headers."""
-        return JOBS * (self.upload + HEADER)
-
-    @property
-    def objects(self) -> int:
-        """The most objects that one message consists of: itself, the list of its records, and these."""
-        return 2 + parts_of(self.message)
-
-    def body(self, path: str) -> int:
-        """Give the most bytes that the body of a request to a path may have."""
-        if path == "push-object":
-            return min(self.message, PART) + SMALL
-        return SMALL + (OBJECT * self.objects if path == "push-messages" else 0)
-
-
-class RefusedRequestError(Exception):
-    """A request that is not let through, with the status that says so."""
-
-    def __init__(self, status: int, words: str = "") -> None:
-        self.status, self.words = status, words
 
 
 class Door:
@@ -117,8 +58,13 @@ class Door:
     ) -> None:
         self.host, self.port, self.behind, self.keys, self.limits = host, port, behind, keys, limits
         self.outside, self.inside = outside, inside
+        SSLProtocol.max_size = (
+            RECORD  # asyncio keeps such a buffer for each connection, and of a closed one for a while
+        )
         self.notices = notices or Notices()
-        self.here: Counter[str] = Counter()  # connections by address
+        self.callers = Callers(limits.per_address, limits.per_key, limits.strangers, limits.connections)
+        self.arrivals, self.pace = Pace(*limits.arrivals), Pace(*limits.requests)  # by address; by key
+        self.places = at_once(limits.at_once)
         self.refusals: Counter[int] = Counter()  # requests that were not let through, by status; 0: connections
         self.idle: list[Line] = []  # connections to the SuperLink that nobody uses just now
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -148,23 +94,26 @@ class Door:
 
     async def _listen(self) -> None:
         """Take connections for ever; those beyond the limits are closed before a byte of them is read."""
-        limits, tasks = self.limits, set[asyncio.Task[None]]()
+        tasks = set[asyncio.Task[None]]()
         while True:
             try:
                 taken, address = await self.loop.sock_accept(self.socket)
             except OSError:  # too many files are open
                 await asyncio.sleep(0.1)
                 continue
-            host = str(address[0])
-            if self.here[host] >= limits.per_address or self.here.total() >= limits.connections:
+            host = place_of(str(address[0]))
+            if not (self.arrivals.allows(host, self.loop.time()) and self.callers.room(host)):
                 self.refusals[0] += 1
                 taken.close()
                 continue
-            self.here[host] += 1
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # an answer in two writes would wait 40 ms
-            task = asyncio.create_task(self._connection(taken, host))
+            caller = Caller(host, taken.close)
+            self.callers.came(caller)
+            task = asyncio.create_task(self._connection(taken, caller))
+            caller.end = task.cancel
             tasks.add(task)
             task.add_done_callback(tasks.discard)
+            await asyncio.sleep(0)  # it begins, so that it closes its connection whenever it is ended
 
     async def line(self) -> Line:
         """Give a connection to the SuperLink: one that is idle, or a new one."""
@@ -185,7 +134,7 @@ class Door:
             writer.transport.abort()
         self.socket.close()
 
-    async def _connection(self, taken: socket.socket, address: str) -> None:
+    async def _connection(self, taken: socket.socket, caller: Caller) -> None:
         """Serve one connection to its end."""
         talk: Conversation | None = None
         try:
@@ -194,14 +143,13 @@ class Door:
             transport, _ = await self.loop.connect_accepted_socket(
                 lambda: made, taken, ssl=self.outside, ssl_handshake_timeout=self.limits.head
             )
-            talk = Conversation(self, reader, asyncio.StreamWriter(transport, made, reader, self.loop))
+            talk = Conversation(self, caller, reader, asyncio.StreamWriter(transport, made, reader, self.loop))
             while await talk.exchange():
                 pass
         except (OSError, TimeoutError, h11.ProtocolError):
             pass  # whoever it was may come again
         finally:
-            self.here[address] -= 1
-            self.here += Counter()  # without those at zero
+            self.callers.left(caller)
             if talk is not None:
                 talk.close()
             else:
@@ -211,8 +159,8 @@ class Door:
 class Conversation:
     """The requests of one connection, one after another, each handed on once it is whole and allowed."""
 
-    def __init__(self, door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.door, self.reader, self.writer = door, reader, writer
+    def __init__(self, door: Door, caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.door, self.caller, self.reader, self.writer = door, caller, reader, writer
         self.limits = door.limits
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=self.limits.largest_head)
 
@@ -229,18 +177,34 @@ class Conversation:
                 await self._say(200, "ok")
                 return False
             key, length = allowed(request, self.limits, self.door.keys())
+            self.door.callers.recognise(self.caller, key)
+            await asyncio.sleep(self.door.pace.wait(key, self.door.loop.time()))
+            if request.target != ASK:
+                async with self.door.places[key]:
+                    return await self._answer(request, key, await self._body(length))
             body = await self._body(length)
-            if request.target == ASK and not await self.door.notices.until_message(key, self.reader.at_eof):
+            if not await self.door.notices.until_message(key, self.reader.at_eof):
                 return False
-            still = self.door.keys()
-            if key not in still:  # struck off while it waited
-                raise RefusedRequestError(401)
+            async with self.door.places[key]:
+                return await self._answer(request, key, body)
         except RefusedRequestError as refused:
             await self._refuse(refused.status, refused.words)
             return False
         except h11.RemoteProtocolError as error:
             await self._refuse(error.error_status_hint)
             return False
+
+    async def _answer(self, request: h11.Request, key: bytes, body: bytes) -> bool:
+        """Hand on a whole request, if that may be; return whether another may follow on this connection."""
+        still = self.door.keys()
+        if key not in still:  # struck off while it waited
+            raise RefusedRequestError(401)
+        try:
+            if request.target == ANNOUNCE and not self.door.notices.replies.waits_for(body, key, self.limits.message):
+                await self._say(200, "", PROTOBUF_MEDIA_TYPE)  # an empty list of parts that are wanted
+                return False
+        except PayloadError as error:
+            raise RefusedRequestError(400, str(error)) from error
         try:
             await asyncio.wait_for(self._hand_on(request, body), self.limits.answer)
         except (OSError, TimeoutError, h11.RemoteProtocolError):
@@ -256,7 +220,8 @@ class Conversation:
         """Read the head of a request; None if the other side has nothing more to ask."""
         event = self.http.next_event()
         if event is h11.NEED_DATA:
-            self.http.receive_data(await asyncio.wait_for(self.reader.read(READ), self.limits.idle))
+            patience = self.limits.head if self.caller.key is None else self.limits.idle
+            self.http.receive_data(await asyncio.wait_for(self.reader.read(READ), patience))
             event = self.http.next_event()
         try:
             async with asyncio.timeout(self.limits.head):
@@ -332,12 +297,13 @@ class Conversation:
                     if not await self.reader.read(READ):
                         break
 
-    async def _say(self, status: int, words: str) -> None:
+    async def _say(self, status: int, words: str, kind: str = "text/plain") -> None:
         """Answer in the door's own name, and close the connection."""
         if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         content = words.encode()
         headers = [(b"content-length", str(len(content)).encode()), (b"connection", b"close")]
+        headers.append((b"content-type", kind.encode()))
         events = (h11.Response(status_code=status, headers=headers), h11.Data(content), h11.EndOfMessage())
         self.writer.write(b"".join(self.http.send(event) or b"" for event in events))
         await asyncio.wait_for(self.writer.drain(), self.limits.head)
@@ -345,42 +311,3 @@ class Conversation:
             await self._let_finish()
         self.writer.close()  # what is written is sent before that
         await asyncio.wait_for(self.writer.wait_closed(), self.limits.head)
-
-
-def allowed(request: h11.Request, limits: DoorLimits, keys: Collection[bytes]) -> tuple[bytes, int]:
-    """Return the sender's key and the length of a request's body.
-
-    :class:`RefusedRequestError` unless it is let through.
-    """
-    target = request.target.decode("ascii", "replace")
-    path = target.removeprefix(FLEET)
-    if not target.startswith(FLEET) or path not in PATHS or request.method != b"POST":
-        raise RefusedRequestError(404)
-    headers = dict(request.headers)
-    if b"content-length" not in headers or b"transfer-encoding" in headers:
-        raise RefusedRequestError(411)
-    if (key := signed_by(headers)) not in keys:
-        raise RefusedRequestError(401)
-    length = int(headers[b"content-length"])
-    if length > limits.body(path):
-        raise RefusedRequestError(413)
-    return key, length
-
-
-def signed_by(headers: dict[bytes, bytes]) -> bytes:
-    """Return the public key that has signed a request; raise :class:`RefusedRequestError` if none has just now."""
-    try:
-        key, signature = (
-            base64.b64decode(headers[name.lower().encode()], validate=True)
-            for name in (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
-        )
-        stamp = headers[TIMESTAMP_HEADER.lower().encode()].decode("ascii")
-        now = dt.datetime.now(dt.UTC)
-        age = (now - dt.datetime.fromisoformat(stamp)).total_seconds()
-        if not -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE:
-            raise RefusedRequestError(401, f"{CLOCK} {now.isoformat(timespec='seconds')}")
-        if verify_signature(bytes_to_public_key(key), stamp.encode(), signature):
-            return key
-    except (KeyError, ValueError, TypeError, AttributeError, NotImplementedError, binascii.Error):
-        pass  # a key, a signature or a time that cannot be read
-    raise RefusedRequestError(401)

@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 from protea.core.errors import PayloadError, ProteaError
 from protea.core.payload import HEADER, from_bytes, shortened, to_bytes
 from protea.engines.base import EngineBase
-from protea.engines.flower.codec import unwrap, wrap
+from protea.engines.flower.codec import BROKEN, unwrap, wrap
 from protea.engines.flower.node_queue import NodeQueue, SentJobs
 from protea.engines.flower.punctuality import Kinds, Punctuality
 from protea.engines.messages import job_to_bytes, joined, parted, readable, reply_from_bytes
@@ -35,7 +35,6 @@ DAY = 86_400.0  # seconds
 TOGETHER = 16  # nodes whose jobs are handed over at once
 ASKED = 60.0  # seconds that a node has to say who it is
 CONNECT = 10  # tries to connect anew
-BROKEN = 1000  # code of an error: a reply came that cannot be read
 SAID = (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, BROKEN)  # codes of errors that a client is the cause of
 
 

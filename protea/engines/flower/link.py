@@ -47,10 +47,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
 from protea.core.errors import ProteaError
-from protea.engines.flower.codec import fetch, hand_over
+from protea.engines.flower.admission import DoorLimits
+from protea.engines.flower.codec import BROKEN, fetch, hand_over
 from protea.engines.flower.connections import allow_files, keeping
-from protea.engines.flower.door import Door, DoorLimits
-from protea.engines.flower.grid import BROKEN
+from protea.engines.flower.door import Door
 from protea.engines.flower.notices import Notices
 from protea.engines.flower.programs import Program, free_port
 from protea.engines.flower.tasks import ControlSecret, heartbeat, make_secret, taker
@@ -120,6 +120,10 @@ class PatientGrid(HttpGrid):
             request.messages_list.append(message_to_proto(remove_content_from_message(message)))
             request.message_object_trees.append(get_object_tree(message))
             objects |= get_all_nested_objects(message)
+        if self.notices is not None:  # first, since it can be asked for as soon as it is there
+            for each in request.messages_list:
+                key = self.keys.get(each.metadata.dst_node_id)
+                self.notices.replies.expect(each.metadata.message_id, key)
         told = self._runtime_client.PushMessages(request)
         push = make_push_object_fn_protobuf(self._runtime_client.PushObject, self.node, run_id, told.session_id)
         hand_over(objects, push, told.objects_to_push)
@@ -133,6 +137,8 @@ class PatientGrid(HttpGrid):
         """Give the replies to these messages that are complete by now."""
         wanted, found = set(message_ids), []
         self.pushed = {identity: message for identity, message in self.pushed.items() if identity in wanted}
+        if self.notices is not None:
+            self.notices.replies.forget_others(wanted)
         if (waiting := wanted - self.busy) and self._worth_asking():
             told = self._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=waiting))
             for announced, tree in zip(told.messages_list, told.message_object_trees, strict=True):
@@ -163,16 +169,16 @@ class PatientGrid(HttpGrid):
         return False
 
     def _fetch(self, identity: str, announced: Message, tree: ObjectTree) -> None:
-        """Fetch a reply, and tell the SuperLink that it may forget it."""
+        """Fetch a reply, and tell the SuperLink that it may forget it, also one that cannot be read."""
         try:
             self.fetched.put((identity, self._complete(announced, tree)))
-            request = ConfirmMessageReceivedRequest(
-                node=self.node, run_id=self.run.run_id, message_object_id=announced.metadata.message_id
-            )
-            with suppress(*LOST):
-                self._runtime_client.ConfirmMessageReceived(request)
         except Exception as error:  # for whoever asked
             self.fetched.put((identity, error))
+        request = ConfirmMessageReceivedRequest(
+            node=self.node, run_id=self.run.run_id, message_object_id=announced.metadata.message_id
+        )
+        with suppress(Exception):  # nothing depends on it, and the connection may be closed by now
+            self._runtime_client.ConfirmMessageReceived(request)
 
     def _complete(self, announced: Message, tree: ObjectTree) -> Message:
         if announced.has_error():
@@ -201,6 +207,7 @@ class Link:
         self.limits, self.outside = limits, (host, port)
         self.door: Door | None = None
         self.notices = Notices()
+        self.node_keys: dict[int, bytes] = {}  # public keys of nodes, by id
         if limits is not None:
             self.host, self.port = "127.0.0.1", free_port()
             allow_files()
@@ -236,7 +243,7 @@ class Link:
             self.run = control.StartRun(request).run_id
         grid = PatientGrid(self.address, self.tls is None, self._trusted(), token=self._token())
         if self.limits is not None:
-            grid.limit, grid.notices = self.limits.message, self.notices
+            grid.limit, grid.notices, grid.keys = self.limits.message, self.notices, self.node_keys
             self.notices.wake()
         # What fails is told to us at once: Flower would try for ever, or end this process.
         grid._retry_invoker = None  # type: ignore[assignment]
@@ -262,7 +269,7 @@ class Link:
         """Give the nodes that are connected now."""
         assert self.grid is not None
         found = [node for node in self.grid.get_nodes() if node.status == "online"]
-        self.grid.keys = {node.node_id: node.public_key for node in found}
+        self.grid.keys = self.node_keys = {node.node_id: node.public_key for node in found}
         return found
 
     def register(self, keys: Mapping[str, bytes]) -> None:

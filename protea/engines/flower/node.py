@@ -52,7 +52,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from protea.core.errors import PayloadError, ProteaError
 from protea.core.files import write_json
-from protea.engines.flower.codec import fetch, hand_over, unwrap, wrap
+from protea.engines.flower.codec import BROKEN, fetch, hand_over, unwrap, wrap
 from protea.engines.flower.connections import keeping
 from protea.engines.flower.node_key import known_node, node_key
 
@@ -263,7 +263,13 @@ class Connection:
             done = threading.Thread(target=self._confirm, args=(run, asked.metadata.message_id), daemon=True)
             done.start()  # the answer need not wait for this
             answer = answered(make_message(metadata=asked.metadata, content=content), handle)
-        self._send(answer, run, time.monotonic() - began)
+        try:
+            self._send(answer, run, time.monotonic() - began)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != 400:
+                raise
+            why = f"the coordinator's door refused the answer: {error.response.text[:1000]}"  # it is too large
+            self._send(refusal(asked, why, BROKEN), run, time.monotonic() - began)
 
     def _confirm(self, run: int, message: str) -> None:
         """Tell the server that it may forget what the message had."""
@@ -301,6 +307,6 @@ def answered(message: Message, handle: Handle) -> Message:
     return Message(content, reply_to=message)
 
 
-def refusal(message: Message, why: str) -> Message:
+def refusal(message: Message, why: str, code: int = ErrorCode.CLIENT_APP_RAISED_EXCEPTION) -> Message:
     """Give the error that answers a message."""
-    return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=why[:10_000]), reply_to=message)
+    return Message(Error(code=code, reason=why[:10_000]), reply_to=message)

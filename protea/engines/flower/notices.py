@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
+from protea.engines.flower.replies import ExpectedReplies
+
 HOLD = 20.0  # seconds that a question for messages is held; less than the client's own limit, and than proxies'
 LOOK = 1.0  # seconds between looks whether who asked has gone
 
@@ -26,6 +28,7 @@ class Notices:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.replies = ExpectedReplies()
         self.due: Counter[bytes] = Counter()  # messages that were sent and not asked for yet, by key
         self.asking: dict[bytes, Bell] = {}  # held questions, by key
         self.replied = threading.Event()  # whether a reply has come since this was last looked at

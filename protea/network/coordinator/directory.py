@@ -12,11 +12,13 @@ status.json      what the coordinator does now, and how its sites are, for prote
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
+from protea.config.complaints import complaint
 from protea.core.errors import ConfigError, nearest
 from protea.core.files import make_folder, write_bytes, write_json, write_private, write_text
 from protea.engines.flower.link import Tls
@@ -110,8 +112,10 @@ class CoordinatorDirectory:
         path = self.path / "federation.json"
         try:
             found: Guests = _GUESTS.validate_json(path.read_bytes())
-        except (OSError, ValueError, ValidationError) as error:
-            raise ConfigError(f"{path} cannot be read: {error}") from error
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+        except ValueError as error:
+            raise ConfigError(f"{path} cannot be read: {complaint(error)}.") from error
         return found
 
     @property
@@ -140,17 +144,12 @@ class CoordinatorDirectory:
     def invite(self, name: str) -> Path:
         """Invite one more site: write its bundle, and return the path."""
         guests = self.guests
-        refuse_no_name(name)
-        self._refuse_known(name)
+        refuse_names([name], [site.name for site in guests.sites])
         private, public = keys.make_site_key() if guests.tls else (None, None)
         site = Invited(name, None if public is None else public.decode())
         path = self._bundle(guests, site, len(guests.sites), private)
         self._write(replace(guests, sites=(*guests.sites, site)))
         return path
-
-    def _refuse_known(self, name: str) -> None:
-        if name.casefold() in [site.name.casefold() for site in self.guests.sites]:  # not every disk tells A from a
-            raise ConfigError(f"A site {name!r} was invited already.  Choose another name.")
 
     def answer(self, request: Request, *, replace_key: bool = False) -> Path:
         """Invite the site that asks for it by a key of its own, or let one that is known change its key.
@@ -168,7 +167,7 @@ class CoordinatorDirectory:
         self._refuse_taken_key(public, request.site)
         place = next((k for k, site in enumerate(guests.sites) if site.name == request.site), None)
         if place is None:
-            self._refuse_known(request.site)
+            refuse_names([request.site], [site.name for site in guests.sites])
             place, site = len(guests.sites), Invited(request.site, public, own=True)
         else:
             site = self._with_key(guests.sites[place], public, request, replace_key)
@@ -273,3 +272,13 @@ class CoordinatorDirectory:
 
     def _write(self, guests: Guests) -> None:
         write_json(self.path / "federation.json", asdict(guests))
+
+
+def refuse_names(names: Iterable[str], known: Iterable[str] = ()) -> None:
+    """Raise :class:`ConfigError` for what is no name of a site, and for a name that one has already."""
+    taken = {name.casefold() for name in known}  # not every disk tells A from a
+    for name in names:
+        refuse_no_name(name)
+        if name.casefold() in taken:
+            raise ConfigError(f"A site {name!r} was invited already.  Choose another name.")
+        taken.add(name.casefold())

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import ConfigDict, NonNegativeInt, TypeAdapter
 
+from protea.config.complaints import complaint
 from protea.core.errors import ConfigError
 from protea.core.files import naming_file
 from protea.federation.record import Record
@@ -95,8 +96,9 @@ def read_entries(path: Path) -> Iterator[LedgerEntry]:
                 return
             try:
                 yield _ENTRY.validate_json(line)
-            except (ValueError, ValidationError) as error:
-                raise ConfigError(f"{path}, line {number} is no entry of a ledger: {error}") from error
+            except ValueError as error:
+                what = complaint(error, "it")
+                raise ConfigError(f"{path}, line {number} is no entry of a ledger: {what}.") from error
 
 
 def used(records: Iterable[Record]) -> dict[tuple[int, int], str]:

@@ -13,7 +13,7 @@ from protea.config.sections import participants
 from protea.config.units import in_bytes
 from protea.core.errors import CheckpointError, ConfigError, PayloadError
 from protea.core.files import hold_lock, write_json
-from protea.engines.flower.door import DoorLimits
+from protea.engines.flower.admission import DoorLimits
 from protea.engines.flower.grid import Carrier, Network, NodeInfo
 from protea.engines.flower.link import Link
 from protea.engines.messages import readable

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import ConfigDict, NonNegativeInt, TypeAdapter
 
+from protea.config.complaints import complaint
 from protea.core.errors import ConfigError
 from protea.core.files import naming_file, private_to_owner, write_private, writing
 from protea.network import task as tasks
@@ -223,8 +224,10 @@ def read_invitation(content: bytes, where: str) -> Invitation:
     """Read ``bundle.json``; raise :class:`ConfigError`, beginning with ``where``, for anything else."""
     try:
         invitation: Invitation = _INVITATION.validate_json(content)
-    except (ValueError, ValidationError) as error:
-        raise ConfigError(f"{where} is not a bundle of Protea's: bundle.json cannot be read: {error}") from error
+    except ValueError as error:
+        raise ConfigError(
+            f"{where} is not a bundle of Protea's: bundle.json cannot be read: {complaint(error)}."
+        ) from error
     for name, text in (("site", invitation.site), ("address", invitation.address)):
         if not text.isprintable() or len(text) > LONGEST:
             raise ConfigError(f"{where} is not a bundle of Protea's: its {name} is {text[:LONGEST]!r}.")

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from cryptography.exceptions import InvalidSignature
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
+from protea.config.complaints import complaint
 from protea.core.errors import ConfigError
 from protea.network.trust.keys import Signer, coordinator_key
 
@@ -47,8 +48,8 @@ def read_chain(chain: bytes) -> list[ChainLink]:
         links = _LINKS.validate_json(chain)
         if len(links) > LONGEST or any(len(bytes.fromhex(link.signature)) != 64 for link in links):
             raise ConfigError("The chain of the coordinator's keys has a signature that is none.")
-    except (ValueError, ValidationError) as error:
-        raise ConfigError(f"The chain of the coordinator's keys cannot be read: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"The chain of the coordinator's keys cannot be read: {complaint(error, 'it')}.") from error
     return links
 
 

@@ -10,8 +10,9 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
+from protea.config.complaints import complaint
 from protea.core.errors import ConfigError
 from protea.core.files import write_private, write_text
 from protea.network.trust.keys import make_site_key
@@ -101,8 +102,8 @@ def parse_request(content: bytes, where: str) -> Request:
         raise ConfigError(f"{no_request}: it has more than {LARGEST:,} bytes.")
     try:
         request: Request = _REQUEST.validate_json(content)
-    except (ValueError, ValidationError) as error:
-        raise ConfigError(f"{no_request}: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{no_request}: {complaint(error)}.") from error
     if request.format != FORMAT:
         raise ConfigError(f"{where} has format {request.format}; this version of Protea reads {FORMAT}.")
     try:
