@@ -2,7 +2,8 @@
 
 A claim that one method is better than another is looked at in every setting that has both, in pairs of equal seeds.
 It is *confirmed* where the 95 % interval of the difference is above zero in at least half of the settings and below
-zero in none, *refuted* the other way round, and *not decided* otherwise.
+zero in none, *refuted* the other way round, and *not decided* otherwise.  A claim for which there are no runs, or one
+seed alone, is listed by itself.
 """
 
 from __future__ import annotations
@@ -11,24 +12,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from courses import entry, rounds_saved
+
+from protea.core.errors import ConfigError
 from protea.core.files import write_text
 from protea.runs.spread import Spread
-from protea.studies.leaderboard import Board, Entry, boards
+from protea.studies.leaderboard import Board, boards
 from protea.studies.result_rows import read_rows
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "results.md"
-BEGIN, END = "<!-- claims: begin -->", "<!-- claims: end -->"
 
-
-LONG, PARTS = "long: ", "ablation: "  # how the settings of long.md begin
+FAIR, LONG, PARTS = "fair test", "long: ", "ablation: "  # how settings begin
+MADE_BY = {  # where the runs of a kind of settings, and their commands, are described
+    FAIR: "[the fair test](results/gain.md)",
+    LONG: "[longer runs](results/long.md)",
+    PARTS: "[longer runs](results/long.md#ablations)",
+}
+MANY = ("banking77", "clinc150")  # data sets with 77 and 150 classes; the others have 10 to 26
 
 
 @dataclass(frozen=True)
 class Claim:
     """What a paper says of two methods, in one number of their runs, in settings whose name begins so.
 
-    A method may name fields that were changed: ``fedtgp margin=none``.
+    A method may name fields that were changed: ``fedtgp margin=none``.  The number ``rounds`` is how many rounds sooner
+    the one has what the other has at its best.  With ``by_classes`` the difference of the two is compared between data
+    sets with many classes and the others.
     """
 
     paper: str
@@ -36,7 +46,8 @@ class Claim:
     better: str
     than: str
     number: str = "own"
-    settings: str = "fair test"
+    settings: str = FAIR
+    by_classes: bool = False
 
 
 CLAIMS = (
@@ -67,11 +78,32 @@ CLAIMS = (
     Claim("FedProtoKD", "a margin for each class helps its server", "fedprotokd", "fedprotokd@zeta", "server", LONG),
     Claim("FedProtoKD", "importance helps its server", "fedprotokd", "fedprotokd@no_importance", "server", LONG),
     Claim("ours", "a teacher of probabilities helps its server", "fedprotokd@mixture", "fedprotokd", "server", LONG),
+    Claim("ProtoNorm", "gains most over FedProto where classes are many", "protonorm", "fedproto", by_classes=True),
+    Claim("ProtoNorm", "gains most over training alone where classes are many", "protonorm", "local", by_classes=True),
+    Claim(
+        "ProtoNorm",
+        "gains most over FedProto where classes are many, at length",
+        "protonorm",
+        "fedproto",
+        settings=LONG,
+        by_classes=True,
+    ),
+    Claim("FedTGP", "needs fewer rounds for what FedProto has at its best", "fedtgp", "fedproto", "rounds", LONG),
+    Claim("ProtoNorm", "needs fewer rounds for what FedProto has at its best", "protonorm", "fedproto", "rounds", LONG),
+    Claim("FedTGP", "keeps larger margins than FedProto", "fedtgp", "fedproto", "margin", LONG),
     Claim("FedTGP", "the adaptive margin (ACL) helps", "fedtgp", "fedtgp margin=none", settings=PARTS),
     Claim("FedTGP", "the network before the prototypes helps", "fedtgp", "fedtgp mlp=false", settings=PARTS),
     Claim("FedSA", "the contrastive term helps", "fedsa", "fedsa contrast=0", settings=PARTS),
     Claim("FedSA", "calibration helps", "fedsa", "fedsa calibration=0", settings=PARTS),
+    Claim("FedSA", "both together help", "fedsa", "fedsa contrast=0 calibration=0", settings=PARTS),
     Claim("FedPAGR", "alignment helps", "fedpagr", "fedpagr alignment=0", settings=PARTS),
+    Claim(
+        "FedPAGR",
+        "the loss with the temperature is the critical part",
+        "fedpagr separation=0",
+        "fedpagr alignment=0",
+        settings=PARTS,
+    ),
     Claim("FedPAGR", "separation helps the ensemble", "fedpagr", "fedpagr separation=0", "ensemble", PARTS),
     Claim("ProtoNorm", "alignment helps", "protonorm", "protonorm alignment=none", settings=PARTS),
     Claim("ProtoNorm", "scaling FedProto up by 1.1 helps it", "fedproto scale=1.1", "fedproto", settings=PARTS),
@@ -79,35 +111,70 @@ CLAIMS = (
 )
 
 
-def entry(board: Board, method: str) -> Entry | None:
-    """Find a method in a setting: by its name and the fields named, with those that were chosen for it there."""
-    if method == "local":
-        return board.local
-    name, *fields = method.split()
-    found = [
-        each
-        for each in board.entries
-        if (words := each.method.split())[0] == name and words[-1] != "alone" and set(fields) <= set(words)
-    ]
-    return min(found, key=lambda each: len(each.method.split()), default=None)  # nothing else was changed
+@dataclass(frozen=True)
+class Effect:
+    """The difference of the two methods of a claim in a setting: over seeds, and by which commits."""
+
+    setting: str
+    spread: Spread
+    commits: Sequence[str]
+    lacks: str = ""  # what there is too little of to judge by it
+
+
+def effects(claim: Claim, found: Sequence[Board]) -> list[Effect]:
+    """Return the difference of the two methods in every setting that has both."""
+    known = [(board, pairs(claim, board)) for board in found if board.setting.startswith(claim.settings)]
+    known = [(board, values) for board, values in known if values]
+    if claim.by_classes:
+        return by_classes(known)
+    found = []
+    for board, values in known:
+        spread = Spread.of(list(values.values()))
+        found.append(Effect(board.setting, spread, commits(board), "" if spread.count > 1 else "one seed"))
+    return found
+
+
+def pairs(claim: Claim, board: Board) -> dict[int, float]:
+    """Return the difference of the two methods for each seed that both have."""
+    if claim.number == "rounds":
+        return rounds_saved(board, claim.better, claim.than)
+    one, other = entry(board, claim.better), entry(board, claim.than)
+    if one is None or other is None:
+        return {}
+    known = {row.seed: getattr(row, claim.number) for row in other.rows}
+    return {
+        row.seed: value - known[row.seed]
+        for row in one.rows
+        if (value := getattr(row, claim.number)) is not None and known.get(row.seed) is not None
+    }
+
+
+def by_classes(known: Sequence[tuple[Board, dict[int, float]]]) -> list[Effect]:
+    """Return how much larger a difference is on data with many classes, mean over data sets, in pairs of seeds."""
+    sides: tuple[list[dict[int, float]], list[dict[int, float]]] = ([], [])
+    for board, values in known:
+        sides[any(name in board.setting for name in MANY)].append(values)
+    if not all(sides):
+        return []
+    seeds = sorted(set.intersection(*(set(values) for side in sides for values in side)))
+    few, many = ([sum(values[seed] for values in side) / len(side) for seed in seeds] for side in sides)
+    if not seeds:
+        return []
+    spread = Spread.of([high - low for high, low in zip(many, few, strict=True)])
+    found = sorted({commit for board, _ in known for commit in commits(board)})
+    kind, (others, classes) = known[0][0].setting.partition(":")[0], map(len, sides)
+    lacks = "one data set with many classes" if classes < 2 else "one seed" if spread.count < 2 else ""
+    return [Effect(f"{kind}: {classes} with many classes less {others} others", spread, found, lacks)]
+
+
+def commits(board: Board) -> list[str]:
+    """Return the commits that made the runs of a setting, where they are known."""
+    return sorted({row.commit for each in board.entries for row in each.rows if row.commit})
 
 
 def differences(claim: Claim, found: Sequence[Board]) -> list[Spread]:
-    """Return the difference of the two methods in every setting that has both over several seeds."""
-    spreads = []
-    for board in found:
-        one, other = entry(board, claim.better), entry(board, claim.than)
-        if not board.setting.startswith(claim.settings) or one is None or other is None:
-            continue
-        known = {row.seed: getattr(row, claim.number) for row in other.rows}
-        pairs = [
-            value - known[row.seed]
-            for row in one.rows
-            if (value := getattr(row, claim.number)) is not None and known.get(row.seed) is not None
-        ]
-        if len(pairs) > 1:
-            spreads.append(Spread.of(pairs))
-    return spreads
+    """Return the differences of a claim that can be judged."""
+    return [each.spread for each in effects(claim, found) if not each.lacks]
 
 
 def verdict(found: Sequence[Spread]) -> str:
@@ -130,13 +197,50 @@ def lines(found: Sequence[Board]) -> list[str]:
         below = sum(each.high is not None and each.high < 0 for each in spreads)
         counts = f"{above}, {len(spreads) - above - below}, {below}"
         means = " ".join(f"{each.mean:+.1f}" for each in sorted(spreads, key=lambda each: each.mean))
+        means += " rounds" if claim.number == "rounds" else ""
         told.append(f"| {claim.paper} | {claim.says} | {verdict(spreads)} | {counts} | {means} |")
     return told
 
 
+def open_claims(found: Sequence[Board]) -> list[str]:
+    """List the claims that no runs can decide yet, with what there is."""
+    told = ["| paper | claim | so far |", "|---|---|---|"]
+    for claim in CLAIMS:
+        if differences(claim, found):
+            continue
+        some = "; ".join(f"{each.spread.mean:+.1f}, {each.lacks}" for each in effects(claim, found))
+        told.append(f"| {claim.paper} | {claim.says} | {some or 'no runs'} |")
+    return told if len(told) > 2 else ["None."]
+
+
+def by_setting(found: Sequence[Board]) -> list[str]:
+    """Lay out every difference with its interval, its setting, and where its command is."""
+    told = ["| claim | setting | seeds | difference | made by |", "|---|---|---|---|---|"]
+    for claim in CLAIMS:
+        for each in effects(claim, found):
+            low, high = each.spread.low, each.spread.high
+            interval = "" if low is None or high is None else f" [{low:.1f}, {high:.1f}]"
+            unit = " rounds" if claim.number == "rounds" else ""
+            said = " ".join(word for word in (claim.paper, claim.says) if word)
+            made = next(words for kind, words in MADE_BY.items() if each.setting.startswith(kind))
+            made += "".join(f", `{commit}`" for commit in each.commits)
+            cells = [said, each.setting, str(each.spread.count), f"{each.spread.mean:+.1f}{interval}{unit}", made]
+            told.append(f"| {' | '.join(cells)} |")
+    return told
+
+
+def written(page: str, found: Sequence[Board]) -> str:
+    """Return the page with what stands between its markers made anew."""
+    parts = {"claims": lines(found), "open claims": open_claims(found), "claims by setting": by_setting(found)}
+    for name, rows in parts.items():
+        before, begin, rest = page.partition(f"<!-- {name}: begin -->")
+        _, end, after = rest.partition(f"<!-- {name}: end -->")
+        if not begin or not end:
+            raise ConfigError(f"{PAGE.name} lacks the marks of {name!r}, between which a table should stand.")
+        page = f"{before}{begin}\n\n{chr(10).join(rows)}\n\n{end}{after}"
+    return page
+
+
 if __name__ == "__main__":
-    text = PAGE.read_text("utf-8")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    table = "\n".join(lines(boards(read_rows(HERE / "data" / "runs.parquet"))))
-    write_text(PAGE, f"{before}{BEGIN}\n\n{table}\n\n{END}{after}")
+    results = boards(read_rows(HERE / "data" / "runs.parquet"))
+    write_text(PAGE, written(PAGE.read_text("utf-8"), results))

@@ -2,7 +2,10 @@
 
 python docs/results/long.py chosen runs/long/choose/cifar10 examples/long/chosen/cifar10.txt
 python docs/results/long.py collect runs/long      # its folders table, curve and ablation -> data/runs.parquet
-python docs/results/long.py page                   # data/runs.parquet -> the tables of long.md
+python docs/results/long.py page                   # data/runs.parquet -> the tables of long.md, and long/*.svg
+
+Both may be called at any time: what has not ended is left out, and the page says how much is there.  ``page`` needs
+the extra plots.  All pages at once: docs/results/redraw.py.
 """
 
 from __future__ import annotations
@@ -13,16 +16,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from courses import table_of_rounds
+from drawings import NUMBERS, Figure, draw, figures, slug
+
 from protea.config import registry
 from protea.core.errors import ConfigError
 from protea.core.files import write_text
 from protea.runs.reader import RunReader, find
 from protea.runs.spread import Spread
-from protea.studies.leaderboard import Board, Entry, boards
+from protea.studies.leaderboard import Board, boards
 from protea.studies.result_rows import ResultRow, merged, read_rows, rows_of, write_rows
 
 HERE = Path(__file__).parent
-PAGE, TABLE = HERE / "long.md", HERE / "data" / "runs.parquet"
+PAGE, TABLE, PICTURES = HERE / "long.md", HERE / "data" / "runs.parquet", HERE / "long"
 KINDS = {"table": "long", "curve": "curve", "ablation": "ablation"}  # folders of long.sh, and how settings begin
 CHOICES = {  # the field that is chosen for each method
     "fedproto": "pull", "fedtgp": "pull", "fedsa": "pull", "protonorm": "scale", "fedpagr": "temperature",
@@ -33,6 +39,11 @@ PLANNED = {  # runs of a seed, by what a setting's name holds: Local and seven m
     "long: mtsamples": 7, "long: ohsumed": 7,
 }  # fmt: skip
 HOW_OFTEN = {"banking77": 2, "clinc150": 2, "samples, 10": 2, "fashion-mnist, 10,000": 2}  # partitions of a setting
+SAME = {"fedpagr@paper-text": "fedpagr temperature=0.5"}  # what a choice of values makes of it, and not another method
+STAGES = {  # which stage of long.sh makes a setting, by what its name holds
+    "samples, 10 clients": "distil", "banking77": "many", "clinc150": "many", "cifar10": "cifar10",
+    "fashion-mnist": "fashion", "mtsamples": "texts", "ohsumed": "texts",
+}  # fmt: skip
 SEEDS = 3
 SERVERS = ("fedprotokd", "fedpkd", "fed2pkd")
 
@@ -56,11 +67,22 @@ def chosen(folder: Path) -> str:
 
 def collected(folder: Path) -> list[ResultRow]:
     """Read the finished runs of long.sh; the name of a setting begins with the kind of its folder."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is not a folder.  Give the one that examples/long/long.sh wrote.")
     found = []
     for name, kind in KINDS.items():
-        if (folder / name).is_dir():
-            found += [replace(row, setting=f"{kind}: {row.setting}") for row in rows_of([folder / name])]
+        ended = [path.parent for path in sorted((folder / name).glob("*/*/summary.json"))]  # others may be begun
+        if ended:
+            found += [
+                replace(row, setting=f"{kind}: {row.setting}", method=named(row.method)) for row in rows_of(ended)
+            ]
     return found
+
+
+def named(method: str) -> str:
+    """Name a method with the value that was chosen for it, also where that is what a variant has."""
+    first, _, rest = method.partition(" ")
+    return " ".join(word for word in (SAME.get(first, first), rest) if word)
 
 
 def last_rows(rows: Iterable[ResultRow], kind: str) -> list[Board]:
@@ -68,17 +90,39 @@ def last_rows(rows: Iterable[ResultRow], kind: str) -> list[Board]:
     return boards(row for row in rows if row.setting.startswith(f"{kind}: "))
 
 
+def planned(name: str) -> tuple[int, int]:
+    """Return how many runs of a seed a setting has, and in how many partitions; of a name that PLANNED has."""
+    return PLANNED[name], next((times for words, times in HOW_OFTEN.items() if words in name), 1)
+
+
 def state(found: Sequence[Board]) -> str:
-    """Say how many of the planned runs there are."""
-    planned = sum(
-        count * next((times for words, times in HOW_OFTEN.items() if words in name), 1) * SEEDS
-        for name, count in PLANNED.items()
-    )
+    """Say how many of the planned runs there are, and of which settings."""
+    every = sum(count * times * SEEDS for count, times in map(planned, PLANNED))
     made = sum(len(entry.rows) for board in found for entry in board.entries)
-    settings = sum(
-        next((times for words, times in HOW_OFTEN.items() if words in name), 1) for name in PLANNED
-    )  # each partition is one
-    return f"**State: of {planned} planned runs, {made} are made; {len(found)} of {settings} settings have some.**"
+    settings = sum(times for _, times in map(planned, PLANNED))  # each partition is one
+    line = f"**State: of {every} planned runs, {made} are made; {len(found)} of {settings} settings have some.**"
+    rows = []
+    for board in found:
+        name = next((name for name in PLANNED if board.setting.startswith(name)), None)
+        counted = [len(each.rows) for each in board.entries]
+        seeds = sorted({row.seed for each in board.entries for row in each.rows})
+        wanted = "-" if name is None else str(PLANNED[name] * SEEDS)
+        rows.append([title(board), str(sum(counted)), wanted, ", ".join(map(str, seeds))])
+    return "\n\n".join([line, *([table(["setting", "runs made", "planned", "seeds"], rows)] if rows else [])])
+
+
+def title(board: Board) -> str:
+    """Return a setting's name without its kind."""
+    return board.setting.partition(": ")[2]
+
+
+def made_by(board: Board, stage: str | None = None) -> str:
+    """Say which command and which commits made the runs of a setting."""
+    stage = stage or next((stage for words, stage in STAGES.items() if words in board.setting), "STAGE")
+    seeds = sorted({row.seed for each in board.entries for row in each.rows})
+    commits = sorted({row.commit for each in board.entries for row in each.rows if row.commit})
+    command = f"Command: `bash examples/long/long.sh runs/long {stage} {' '.join(map(str, seeds))}`."
+    return f"Made by {', '.join(f'`{each}`' for each in commits)}. {command}" if commits else command
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -86,19 +130,40 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
-def settings_of(found: Sequence[Board]) -> str:
-    """Lay out a table for each setting, as the leaderboard has them; those of servers have their own below."""
+def settings_of(found: Sequence[Board], drawn: Iterable[str] = ()) -> str:
+    """Lay out for each setting a table, as the leaderboard has it, its curves, its gains, and rounds to a target."""
     parts = []
     for board in found:
-        commits = sorted({row.commit for entry in board.entries for row in entry.rows if row.commit})
-        parts += [f"### {board.setting.partition(': ')[2]}", table(*board.table())]
-        parts += [f"Made by {', '.join(f'`{each}`' for each in commits)}."] if commits else []
+        parts += [f"### {title(board)}", table(*board.table())]
+        parts += [picture(name, board) for name in drawn if name.rpartition("-")[0] == slug(board)]
+        if rows := gains(board):
+            head = ["method", "minus Local", "its training: alone minus Local", "the others: minus alone"]
+            parts += ["What is gained, and by what, in points of own accuracy:", table(head, rows)]
+        head, rows = table_of_rounds(board, ("fedproto", "local"))
+        if rows:
+            parts += ["Rounds until a method has what another has at its best, as they were evaluated:"]
+            parts += [table(head, rows)]
+        parts.append(made_by(board))
     return "\n\n".join(parts) or "None yet."
 
 
-def entry(board: Board, method: str) -> Entry | None:
-    """Find a method by its name and variant, whatever was chosen for it."""
-    return next((each for each in board.entries if each.method.split()[0] == method), None)
+def picture(name: str, board: Board) -> str:
+    """Show a figure of long/."""
+    what = NUMBERS[name.rpartition("-")[2]].removesuffix(", %").capitalize()
+    return f"![{what} over rounds, {title(board)}.](long/{name}.svg)"
+
+
+def gains(board: Board) -> list[list[str]]:
+    """Split the gain of each method that was also run alone: what its training does, and what the others give."""
+    by_name = {each.method: each for each in board.entries}
+    local, rows = board.local, []
+    for each in board.entries:
+        alone = by_name.get(f"{each.method} alone")
+        if local is None or alone is None:
+            continue
+        parts = (each.minus(local), alone.minus(local), each.minus(alone))
+        rows.append([each.method, *("-" if part is None else shown(part) for part in parts)])
+    return rows
 
 
 def servers(found: Sequence[Board]) -> str:
@@ -117,14 +182,30 @@ def servers(found: Sequence[Board]) -> str:
     return table(head, rows) if rows else "None yet."
 
 
-def curves(found: Sequence[Board]) -> str:
-    """Show own accuracy, and the server's loss where it is the question, for each value of a field."""
-    parts = []
+def curves(found: Sequence[Board], drawn: Iterable[str] = (), stage: str = "curves") -> str:
+    """Show own accuracy, and the server's loss where it trains, for each value of a field."""
+    words = {"protonorm-scale": "ProtoNorm's scale", "fedtgp-threshold": "FedTGP's threshold"}
+    parts = [
+        f"![Accuracy by {words[name]}, a line for each setting.](long/{name}.svg)" for name in drawn if name in words
+    ]
     for board in found:
-        rows = [[each.method, str(len(each.rows)), plain(each.spread("own")), plain(each.spread("ensemble"))]
-                for each in sorted(board.entries, key=lambda each: natural(each.method))]  # fmt: skip
-        parts += [f"### {board.setting.partition(': ')[2]}", table(["field", "seeds", "own rule", "ensemble"], rows)]
+        entries = sorted(board.entries, key=lambda each: natural(each.method))
+        head = ["field", "seeds", "own rule", "ensemble"]
+        names = [each.method if "=" in each.method else f"{each.method}, its defaults" for each in entries]
+        rows = [[name, str(len(each.rows)), plain(each.spread("own")), plain(each.spread("ensemble"))]
+                for name, each in zip(names, entries, strict=True)]  # fmt: skip
+        if any(each.mean("server_loss") is not None for each in entries):
+            head += ["server's loss", "its bound"]
+            for row, each in zip(rows, entries, strict=True):
+                row += [loss(each.mean("server_loss")), loss(each.mean("loss_bound"))]
+        made = "texts-server" if stage == "curves" and STAGES.get(title(board).split(",")[0]) == "texts" else stage
+        parts += [f"### {title(board)}", table(head, rows), made_by(board, made)]
     return "\n\n".join(parts) or "None yet."
+
+
+def loss(value: float | None) -> str:
+    """Format a loss."""
+    return "-" if value is None else f"{value:.3g}"
 
 
 def natural(words: str) -> list[tuple[int, float, str]]:
@@ -149,15 +230,20 @@ def shown(found: Spread) -> str:
     return f"**{text}**" if found.low > 0 or found.high < 0 else text
 
 
+def pictures(rows: Sequence[ResultRow]) -> dict[str, Figure]:
+    """Return the figures of the page, by the names of their files."""
+    return figures(last_rows(rows, "long"), last_rows(rows, "curve"))
+
+
 def written(page: str, rows: Sequence[ResultRow]) -> str:
     """Return the page with what stands between its markers made anew."""
-    long = last_rows(rows, "long")
+    long, drawn = last_rows(rows, "long"), list(pictures(rows))
     parts = {
         "state": state(long),
-        "settings": settings_of(long),
+        "settings": settings_of(long, drawn),
         "servers": servers(long),
-        "curves": curves(last_rows(rows, "curve")),
-        "ablations": curves(last_rows(rows, "ablation")),
+        "curves": curves(last_rows(rows, "curve"), drawn),
+        "ablations": curves(last_rows(rows, "ablation"), stage="ablations"),
     }
     for name, text in parts.items():
         before, begin, rest = page.partition(f"<!-- {name}: begin -->")
@@ -176,7 +262,9 @@ def main(arguments: Sequence[str]) -> None:
         case ["collect", folder]:
             write_rows(TABLE, merged(read_rows(TABLE), collected(Path(folder))))
         case ["page"]:
-            write_text(PAGE, written(PAGE.read_text("utf-8"), read_rows(TABLE)))
+            rows = read_rows(TABLE)
+            draw(pictures(rows), PICTURES)
+            write_text(PAGE, written(PAGE.read_text("utf-8"), rows))
         case _:
             raise SystemExit(__doc__)
 

@@ -100,7 +100,7 @@ class ClientFactory(Builder):
         return Client(
             id=id,
             model=model,
-            train=self.samples(share.train, model.view),
+            train=self.training.arrange(self.samples(share.train, model.view), streams),
             validation=self.samples(share.validation, model.view),
             test=self.samples(share.test, model.view),
             public=self.public(model.view) if self.gives_public else None,

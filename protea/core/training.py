@@ -15,6 +15,8 @@ from protea.core.choices import choice_of, table_or_none
 from protea.core.errors import ConfigError
 from protea.core.private_sgd import PrivateTraining
 from protea.core.ranges import Fraction
+from protea.core.rng import Streams
+from protea.core.samples import Samples
 
 
 class Optimizer(Protocol):
@@ -64,7 +66,7 @@ class Training:
     epochs: PositiveInt = 1
     batch: PositiveInt = 10
     last: Literal["keep", "drop"] = "keep"  # a last batch that is not full
-    order: Literal["shuffled", "fixed"] = "shuffled"  # of samples, anew in each epoch, or as the client has them
+    order: Literal["shuffled", "fixed", "once"] = "shuffled"  # in each epoch; as the client has them; shuffled once
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     optimizer: Any = choice_of("optimizers", "name", lambda: SGD(), word=True)
     momentum: Fraction = 0.0  # of sgd
@@ -103,8 +105,14 @@ class Training:
         >>> Training(batch=10, order="fixed", last="drop").seen(27), Training(batch=10, last="drop").seen(27)
         (20, 27)
         """
-        dropped = samples % self.batch if self.order == "fixed" and self.last == "drop" else 0
+        dropped = samples % self.batch if self.order != "shuffled" and self.last == "drop" else 0
         return samples - dropped if dropped < samples else samples
+
+    def arrange(self, samples: Samples, rng: Streams) -> Samples:
+        """Put a client's training samples into the order that they keep in all rounds; only ``once`` changes it."""
+        if self.order != "once":
+            return samples
+        return samples.only(torch.randperm(len(samples), generator=rng.generator("order")))
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         """Return a new optimizer of those parameters that are not frozen."""

@@ -129,7 +129,7 @@ function radar({ label, panels: all, legend }) {
 // Maps of points whose colours and shapes are classes.
 function maps({ label, rows, classes }) {
   return panels(rows, ({ title, points, rays = [], names = [null, null], numbers }, width) => {
-    const free = numbers ? { axis: { ticks: 5 }, marginLeft: 36, marginBottom: 30, height: width + 14 } : { marginBottom: 4, height: width + 4 };
+    const free = numbers ? { axis: { ticks: 4 }, marginLeft: 36, marginBottom: 30, height: width + 14 } : { marginBottom: 4, height: width + 4 };
     return scatterPlot(width, `${label}: ${title}.`, points.map(([x, y, index, kind]) => ({ x, y, index, kind })), rays, { near: true, names: names.map((name) => name && fitting(name, width - 40)), dash: "5 3", marks: [heading(title, width)], marginTop: 24, ...free });
   }, classKeys(classes));
 }

@@ -5,6 +5,7 @@ Each function gives the values of one figure for some runs, or None where these 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.numpy import load_file
 
 from protea.report.content import Plain
 from protea.report.figures import on_page
+from protea.report.groups import data_sets
 from protea.report.space import MOST, Named, Points, features, project, prototypes, some
 from protea.runs.directory import RunDirectory
 from protea.runs.reader import RunReader
@@ -35,6 +37,14 @@ class Drawn:
             (group["label"], self.content["runs"][group["runs"][0]], [self.runs[index] for index in group["runs"]])
             for group in self.content["groups"]
         ]
+
+    def title(self, label: str, run: RunReader) -> str:
+        """A label with the data of its run, where runs of several data sets or partitions are drawn."""
+        found = {index: each["label"] for each in data_sets(self.runs) for index in each["runs"]}
+        if len(set(found.values())) < 2:
+            return label
+        plain = re.sub(r" \(\d+\)$", "", label)  # a label has a number where several settings of the data differ
+        return f"{plain}, {found[list(self.runs).index(run)]}"
 
     @property
     def classes(self) -> list[str]:
@@ -193,8 +203,9 @@ def plane(what: str) -> Plot:
                 {"index": label, "points": [[0, 0], end.tolist()]} for label, end in zip(rays[1], ends, strict=True)
             ]
             kind = "client" if what == "prototypes" else "sample"
+            title = drawn.title(label, runs[0])
             panels.append(
-                {"title": label, "points": coloured(points[2], points[1], kind), "rays": ways, "numbers": True}
+                {"title": title, "points": coloured(points[2], points[1], kind), "rays": ways, "numbers": True}
             )
         words = f"{what} in the plane, dashed the directions of global prototypes"
         return figure("maps", words, rows=[panels], classes=drawn.classes) if panels else None

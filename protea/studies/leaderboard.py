@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import fill
 
 from protea.runs.spread import Spread
 from protea.studies.result_rows import ResultRow
@@ -33,10 +35,19 @@ MEANING = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One method in one setting: the last round of each of its runs."""
+    """One method in one setting: the last round of each of its runs, and all rounds that were evaluated."""
 
     method: str
     rows: Sequence[ResultRow]
+    rounds: Sequence[ResultRow] = ()
+
+    def courses(self, number: str) -> dict[int, list[tuple[int, float]]]:
+        """Return for each seed the rounds in order that have a number, each with the number."""
+        found: dict[int, list[tuple[int, float]]] = {}
+        for row in sorted(self.rounds, key=lambda row: row.round):
+            if (value := getattr(row, number)) is not None:
+                found.setdefault(row.seed, []).append((row.round, value))
+        return found
 
     def spread(self, number: str) -> Spread | None:
         """Return the mean of a number over seeds; None where no run has it."""
@@ -99,28 +110,38 @@ class Board:
 
 def boards(rows: Iterable[ResultRow]) -> list[Board]:
     """Sort results into a board for each setting."""
-    last: dict[tuple[str, str, int], ResultRow] = {}
-    for row in rows:
-        known = last.get(key := (row.setting, row.method, row.seed))
-        last[key] = row if known is None or row.round > known.round else known
     found: dict[str, dict[str, list[ResultRow]]] = {}
-    for row in last.values():
+    for row in rows:
         found.setdefault(row.setting, {}).setdefault(row.method, []).append(row)
     return [
-        Board(setting, sorted((Entry(name, some) for name, some in methods.items()), key=_own, reverse=True))
+        Board(setting, sorted((_entry(name, some) for name, some in methods.items()), key=_own, reverse=True))
         for setting, methods in sorted(found.items())
     ]
 
 
+def _entry(method: str, rounds: Sequence[ResultRow]) -> Entry:
+    """Tell the last round of each seed from the others."""
+    last: dict[int, ResultRow] = {}
+    for row in rounds:
+        known = last.get(row.seed)
+        last[row.seed] = row if known is None or row.round > known.round else known
+    return Entry(method, list(last.values()), rounds)
+
+
 def overview(found: Sequence[Board]) -> list[list[str]]:
-    """Rank methods over settings: mean place by the own rule, and in how many settings each is above Local for sure."""
+    """Rank methods over settings: mean place by the own rule, and in how many settings each is above Local for sure.
+
+    A method that a setting has once goes by its name there, whatever fields were chosen for it.
+    """
     places: dict[str, list[int]] = {}
     above: dict[str, int] = {}
     below: dict[str, int] = {}
     for board in found:
         rivals = [each for each in board.entries if not each.method.endswith(" alone")]
+        often = Counter(each.method.split()[0] for each in rivals)
         for place, entry in enumerate(rivals, 1):
-            name = "local" if entry is board.local else entry.method
+            first = entry.method.split()[0]
+            name = "local" if entry is board.local else first if often[first] == 1 else entry.method
             places.setdefault(name, []).append(place)
             beside = entry.minus(board.local) if board.local not in (None, entry) else None
             above[name] = above.get(name, 0) + bool(beside and beside.low is not None and beside.low > 0)
@@ -139,7 +160,7 @@ OVERVIEW = ("method", "mean place", "settings", "above Local", "below Local")
 def markdown(found: Sequence[Board], command: str) -> str:
     """Write the leaderboard as a Markdown page."""
     parts = ["# Leaderboard", "Made by this command, and by nothing else:", f"```sh\n{command}\n```"]
-    parts += ["\n".join(f"- {sentence}" for sentence in MEANING)]
+    parts += ["\n".join(fill(f"- {each}", 120, subsequent_indent="  ") for each in MEANING)]
     parts += ["## All settings", "Methods with the others, by their mean place.", _table(OVERVIEW, overview(found))]
     for board in found:
         parts += [f"## {board.setting}", _table(*board.table())]

@@ -40,7 +40,7 @@ def follows_reference(experiment: Experiment) -> str | None:
     """
     method = experiment.method
     for variant, fields in type(method).variants.items():
-        meant = bool(fields) or experiment.training.order == "fixed"
+        meant = bool(fields) or experiment.training.order != "shuffled"
         if variant in VARIANTS and meant and method == type(method)(**fields):
             return f"{registry.name_of('methods', type(method))}@{variant}"
     return None
@@ -50,11 +50,20 @@ def differences(experiment: Experiment) -> list[str]:
     """Say for each setting that the reference code fixes, and that is another one here, what it is on both sides."""
     there = {**HTFLLIB, **({"training.clip": 10.0} if isinstance(experiment.method, CLIPPED) else {})}
     here = flat(to_table(experiment))
+    order = experiment.training.order
+    theirs = here.get("data.partition.kind") == "source"  # samples as their files have them
+    if order == "once" and not theirs:
+        there.pop("training.order")  # their generator shuffles a client's samples once, before it writes them
     lines = [
         f"{name} is {shown(here.get(name))} here, {shown(value)} there"
         for name, value in there.items()
         if here.get(name) != value
     ]
+    if order == "fixed" and not theirs:
+        lines.append(
+            "training.order is fixed, in the order of the partition; there samples were shuffled once: "
+            "training.order=once, or bring their data with data.partition=source"
+        )
     if experiment.models.start is None:
         lines.append("models.start is not set: first weights are drawn by seed and client, there by seed 0 for all")
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ class ResultRow:
     single: float | None = None  # of a client by itself on the shared test set, by its own rule, mean over clients
     server: float | None = None  # of the server's model on the shared test set
     teacher: float | None = None  # of what clients together tell the server, on the public samples
+    margin: float | None = None  # of the global prototypes, in percent of the widest client's, mean over classes
+    server_loss: float | None = None  # of what the server trains, where it trains; no percentage
+    loss_bound: float | None = None  # what that loss cannot fall below with this round's uploads
     bytes: int | None = None  # of payload, both ways, until this round
     seconds: float | None = None  # of training, server and evaluation, until this round
     commit: str | None = None  # of the code that made it
@@ -74,6 +77,8 @@ def run_rows(run: RunReader) -> list[ResultRow]:
                     steps=mean_steps(by_client, run.rounds[:place]),
                     bytes=record.total_up + record.total_down,
                     seconds=round(seconds, 2),
+                    server_loss=record.values.get("server_loss"),
+                    loss_bound=record.values.get("server_loss_bound"),
                     commit=commit,
                     **accuracies(record),
                 )
@@ -82,7 +87,7 @@ def run_rows(run: RunReader) -> list[ResultRow]:
 
 
 def accuracies(record: Record) -> dict[str, float | None]:
-    """Return the accuracies of a round in percent, by the name of their column."""
+    """Return the accuracies of a round, and its margin, in percent, by the name of their column."""
     clients = [each.accuracy for each in record.clients if each.accuracy is not None]
     found = {
         "own": record.accuracy,
@@ -93,6 +98,7 @@ def accuracies(record: Record) -> dict[str, float | None]:
         "single": record.shared["method"].clients if "method" in record.shared else None,
         "server": record.server.get("head"),
         "teacher": record.values.get("teacher_accuracy"),
+        "margin": None if record.geometry is None else record.geometry.shrinkage,
     }
     return {name: None if value is None else round(100 * value, 2) for name, value in found.items()}
 
@@ -113,12 +119,23 @@ def setting_of(run: RunReader) -> str:
 
 
 def method_of(run: RunReader) -> str:
-    """Name a run's method, and the fields that are not as the method has them: ``fedproto pull=10 alone``."""
+    """Name a run's method, its variant, and the fields that are not as that has them: ``fedproto pull=10 alone``.
+
+    A variant of which a further field was changed keeps its name: ``fedprotokd@zeta public_epochs=1``.
+    """
     table, alone = dict(run.config["method"]), " alone" if run.alone else ""
-    name = str(table.pop("name"))
-    usual = vars(registry.find("methods", name)())
+    name, method = run.method.removesuffix(alone), registry.find("methods", str(table.pop("name")))
+    fields = variant_of(method.variants, table) if "@" not in name else name.partition("@")[2]
+    usual = vars(method(**method.variants.get(fields, {})))
+    label = f"{name.partition('@')[0]}@{fields}" if fields else name
     changed = [f"{key}={shown(value)}" for key, value in table.items() if key in usual and usual[key] != value]
-    return " ".join([run.method.removesuffix(alone), *changed]) + alone
+    return " ".join([label, *changed]) + alone
+
+
+def variant_of(variants: Mapping[str, Mapping[str, Any]], found: Mapping[str, Any]) -> str:
+    """Return the variant with most fields, all of which a method has; "" where there is none."""
+    held = {name: len(changed) for name, changed in variants.items() if changed and changed.items() <= found.items()}
+    return max(held, key=lambda name: held[name], default="")
 
 
 def commit_of(path: Path) -> str | None:

@@ -278,6 +278,9 @@ def test_show_names_what_differs_from_the_reference_code(command: Command, tmp_p
     assert "Reference" not in command("show", "exp.toml", "method.name=fedgh").out  # nobody spoke of another code
     meant = command("show", "exp.toml", "method.name=fedgh", "training.order=fixed").out
     assert "fedgh@htfllib" in meant and "models.start is not set" in meant
+    assert "training.order is fixed, in the order of the partition" in " ".join(meant.split())
+    once = command("show", "exp.toml", "method.name=fedproto@htfllib", "training.order=once").out
+    assert "training.order" not in once.partition("Reference")[2].partition("Cost")[0]
 
 
 GROUPS = {"data": "sources"}

@@ -417,6 +417,26 @@ def test_order_and_first_weights_matter(tmp_path: Path):
         assert not all(torch.allclose(found[name], weights[name], atol=1e-3) for name in found)
 
 
+def test_an_order_that_is_drawn_once_is_the_fixed_one_of_samples_that_were_shuffled_before(tmp_path: Path):
+    """As HtFLlib's generator shuffles a client's samples before it writes them, and its loader never."""
+    run = Reference(FedProto(), tmp_path / "start")
+    run.play()
+    given = run.ours.experiment
+    once = replace(given, training=replace(given.training, order="once"))
+    fixed, drawn = Simulation(given), Simulation(once)
+    for number, share in enumerate(fixed.factory.data.shares):
+        streams = Streams(SEED).at("client", number)
+        client = drawn.factory(number, streams)
+        assert torch.equal(drawn.factory(number, streams).train.y, client.train.y)  # in every process, at any time
+        order = torch.randperm(len(share.train), generator=streams.generator("order"))
+        assert not torch.equal(order, torch.arange(len(order)))
+        share.train.copy_(share.train[order])  # what a loader that never shuffles would then read
+    found, same = last_weights(drawn), last_weights(fixed)
+    assert all(torch.equal(found[name], same[name]) for name in found)
+    plain = last_weights(Simulation(given))
+    assert not all(torch.allclose(found[name], plain[name], atol=1e-3) for name in found)
+
+
 def test_a_run_with_given_weights_is_the_same_in_other_processes_and_goes_on_where_it_stopped(tmp_path: Path):
     run = Reference(FedGH(), tmp_path / "start")
     run.server = {f"head/{name}": tensor for name, tensor in state(run.nets[0].head).items()}

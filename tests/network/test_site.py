@@ -404,6 +404,17 @@ def test_a_site_may_train_in_its_own_way(tmp_path: Path, bundle: Path) -> None:
     assert a != b
 
 
+def test_a_site_may_keep_one_order_of_its_samples(tmp_path: Path, bundle: Path) -> None:
+    own = 'training = { order = "once" }\n'
+    once, fixed = (
+        places.site(tmp_path / name, bundle, settings=own.replace("once", name)) for name in ("once", "fixed")
+    )
+    places.give_seed(once.path, "east")
+    places.give_seed(fixed.path, "east")
+    a, b, again = (Worker(each.plan()).client(each.id).train for each in (once, fixed, once))
+    assert torch.equal(a.y, again.y) and not torch.equal(a.y, b.y) and torch.equal(a.y.sort()[0], b.y.sort()[0])
+
+
 # As its user meets it
 
 

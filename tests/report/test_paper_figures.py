@@ -17,6 +17,7 @@ from protea import Data, Experiment, Result
 from protea.config.families import Models
 from protea.config.sections import Engine, Evaluation
 from protea.core.training import Training
+from protea.data import Iid
 from protea.data.sources.spiral import Spiral
 from protea.methods.fedproto import FedProto
 from protea.methods.fedprotokd import FedProtoKD
@@ -183,6 +184,17 @@ def test_training_error_is_drawn_where_it_was_asked_for(folder: Path, wide: Resu
     assert {"fedtgp-fig4-training", "fedtgp-fig6-features-tsne", "fedtgp-training-loss"} <= drawn, said.out
     other = typed("report", folder / "plane" / "fedproto", "--paper", "fedtgp", "--figures", tmp_path / "none")
     assert any("fig4-training" in line and "evaluation.train=true" in line for line in other.lines)
+
+
+def test_panels_of_several_partitions_say_which_is_which(folder: Path, tmp_path: Path):
+    protea.run(replace(PLANE, data=replace(PLANE.data, partition=Iid())), tmp_path / "iid")
+    paths = [folder / "plane" / "protonorm", tmp_path / "iid"]
+    runs = [RunReader.read(path) for path in paths]
+    drawn = plots.plane("prototypes")(plots.Drawn(content(runs), runs))
+    assert drawn is not None
+    assert [panel["title"] for panel in drawn["rows"][0]] == ["protonorm, dirichlet", "protonorm, iid"]
+    alone = plots.plane("prototypes")(plots.Drawn(content(runs[:1]), runs[:1]))
+    assert alone is not None and alone["rows"][0][0]["title"] == "protonorm"
 
 
 def test_every_paper_has_runs_for_its_figures():

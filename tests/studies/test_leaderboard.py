@@ -11,13 +11,17 @@ from wanted import extra
 
 import protea
 from protea import Data, Experiment
+from protea.config.experiment import load_experiment, method_label
 from protea.config.families import Models
 from protea.config.sections import Engine
+from protea.config.toml import to_table
 from protea.core.errors import ConfigError
 from protea.data.sources.digits import Digits
+from protea.federation.played import method_of as played
+from protea.federation.record import DataRecord
 from protea.runs.reader import RunReader
 from protea.studies.leaderboard import Board, boards, markdown, overview
-from protea.studies.result_rows import ResultRow, merged, read_rows, rows_of, write_rows
+from protea.studies.result_rows import ResultRow, merged, method_of, read_rows, rows_of, write_rows
 
 
 def rows() -> list[ResultRow]:
@@ -117,3 +121,31 @@ def test_mistakes_are_named(
     monkeypatch.chdir(tmp_path)
     said = typed("reproduce", *words)
     assert said.code != 0 and expected in said.err.replace("\n", " ")
+
+
+def test_the_overview_counts_a_method_as_one_whatever_was_chosen_for_it():
+    found = rows() + [
+        ResultRow(setting, f"fedsa pull={pull}", 1, 10, own=own)
+        for setting, pull, own in (("easy", 1, 99.0), ("hard", 10, 98.0), ("wide", 1, 97.0), ("wide", 10, 96.0))
+    ]
+    lines = {line[0]: line for line in overview(boards(found))}
+    assert lines["fedsa"][1:3] == ["1.0", "2"]
+    assert lines["fedsa pull=1"][1:3] == ["1.0", "1"] and lines["fedsa pull=10"][1:3] == ["2.0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        (["method.name=fedprotokd@zeta", "method.public_epochs=1"], "fedprotokd@zeta public_epochs=1"),
+        (["method.name=fedprotokd", "method.public_epochs=1"], "fedprotokd public_epochs=1"),
+        (["method.name=local@smoothing"], "local@smoothing"),
+        (["method.name=fedtgp@code", "method.pull=3"], "fedtgp@code pull=3"),
+        (["method.name=fedsa", "method.contrast=0"], "fedsa contrast=0"),
+        (["method.name=fedpagr", "alone=true"], "fedpagr alone"),
+    ],
+)
+def test_a_method_is_named_by_its_variant_and_by_what_else_was_changed(changes: list[str], name: str):
+    experiment = load_experiment(Path(__file__).parents[2] / "examples" / "long" / "distil-cifar10.toml", changes)
+    label = method_label(played(experiment))
+    run = RunReader(Path("x"), to_table(experiment), DataRecord(), [], {"method": label})
+    assert method_of(run) == name

@@ -16,7 +16,7 @@ from wanted import extra
 
 from protea.core.errors import ConfigError
 from protea.studies.grid import SweepSource, grid
-from protea.studies.leaderboard import boards
+from protea.studies.leaderboard import ASIDE, boards, markdown
 from protea.studies.result_rows import ResultRow, read_rows
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +25,12 @@ CHOSEN = (
     "protonorm:method.scale=100 fedpagr:method.temperature=0.1\n"
 )
 BASH = shutil.which("bash")
+
+
+@pytest.fixture(autouse=True)
+def beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts of docs/results import each other, as they stand beside each other."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "results"))
 
 
 def script(name: str) -> ModuleType:
@@ -91,6 +97,13 @@ def test_the_page_is_what_the_table_of_results_says():
     assert module.written(page, read_rows(module.TABLE)) == page
     with pytest.raises(ConfigError, match="lacks the marks of 'state'"):
         module.written("nothing", [])
+    claims = script("claims")
+    page = claims.PAGE.read_text("utf-8")
+    found = read_rows(module.TABLE)
+    assert claims.written(page, boards(found)) == page
+    ranked = boards(row for row in found if not row.setting.startswith(ASIDE))
+    command = "protea reproduce --leaderboard --out docs/leaderboard.md"
+    assert markdown(ranked, command) == (ROOT / "docs" / "leaderboard.md").read_text("utf-8"), "docs/results/redraw.py"
 
 
 def rows() -> list[ResultRow]:
@@ -137,3 +150,110 @@ def test_a_claim_takes_no_run_that_was_chosen_by_its_test_accuracy():
     assert told[2].endswith("| 0, 0, 1 | -2.0 |") and "**refuted**" in told[2]
     assert claims.entry(found[0], "fedtgp").method == "fedtgp pull=1"
     assert claims.entry(found[0], "fedtgp margin=none").method == "fedtgp pull=1 margin=none"
+
+
+LONG = "long: banking77, 3,000 samples, 20 clients, dirichlet 0.1, 300 rounds"
+
+
+def course(method: str, seed: int, values: dict[int, float], setting: str = LONG) -> list[ResultRow]:
+    """A run of which some rounds were evaluated."""
+    return [ResultRow(setting, method, seed, round, own=own, commit="abc") for round, own in values.items()]
+
+
+def long_rows() -> list[ResultRow]:
+    """Two methods and Local; of the second seed one method is not there yet."""
+    return [
+        *course("local@cosine", 1, {100: 80.0, 200: 84.0, 300: 83.0}),
+        *course("local@cosine", 2, {100: 80.0, 200: 85.0, 300: 86.0}),
+        *course("fedproto pull=10", 1, {100: 60.0, 200: 75.0, 300: 74.0}),
+        *course("fedproto pull=10", 2, {100: 60.0, 200: 70.0, 300: 76.0}),
+        *course("fedproto pull=10 alone", 1, {100: 60.0, 200: 70.0, 300: 79.0}),
+        *course("fedtgp", 1, {100: 75.5, 200: 80.0, 300: 85.0}),
+    ]
+
+
+def test_rounds_to_what_another_has_at_its_best_are_told_by_seed():
+    courses = script("courses")
+    [board] = boards(long_rows())
+    head, table = courses.table_of_rounds(board, ("fedproto", "local", "fedsa"))
+    assert head == ["method", "fedproto's best (75.5 %)", "local's best (85.0 %)"]
+    assert table == [
+        ["fedtgp", "100", "300"],
+        ["local@cosine", "100", "250"],
+        ["fedproto pull=10", "250", "never"],
+    ]
+    assert courses.rounds_saved(board, "fedtgp", "fedproto") == {1: 100.0}
+    assert courses.rounds_saved(board, "fedproto", "local") == {1: -100.0, 2: 0.0}  # never: the last round
+    assert courses.rounds_saved(board, "fedsa", "fedproto") == {}
+
+
+def test_a_page_of_some_of_the_runs_says_which_and_splits_gains():
+    module = script("long")
+    page = module.settings_of(boards(long_rows()), module.pictures(long_rows()))
+    assert "| fedproto pull=10 | **-9.5 [-15.9, -3.1]** | -4.0 | -5.0 |" in page
+    assert "(long/banking77-dirichlet-0.1-300-own.svg)" in page
+    assert "Made by `abc`. Command: `bash examples/long/long.sh runs/long many 1 2`." in page
+    said = module.state(boards(long_rows()))
+    assert "of 486 planned runs, 6 are made; 1 of 12 settings" in said and f"| {LONG[6:]} | 6 | 66 | 1, 2 |" in said
+
+
+def test_runs_that_have_not_ended_are_not_collected(tmp_path: Path):
+    module = script("long")
+    (tmp_path / "table" / "banking77-1" / "local-s1").mkdir(parents=True)
+    (tmp_path / "table" / "banking77-1" / "local-s1" / "config.toml").touch()
+    assert module.collected(tmp_path) == []
+    with pytest.raises(ConfigError, match="is not a folder"):
+        module.collected(tmp_path / "nowhere")
+
+
+def test_a_value_that_a_variant_has_too_is_no_other_method():
+    module = script("long")
+    assert module.named("fedpagr@paper-text alone") == "fedpagr temperature=0.5 alone"
+    assert module.named("fedpagr@paper-text") == "fedpagr temperature=0.5" and module.named("local") == "local"
+
+
+def test_curves_are_drawn_of_what_there_is(tmp_path: Path):
+    extra("plots")
+    module, drawings = script("long"), script("drawings")
+    found = [*long_rows(), *rows()]
+    for value in (1, 30):
+        found += course(f"protonorm scale={value}", 1, {300: 70.0 + value}, "curve: banking77, 300 rounds")
+    wanted = drawings.figures(module.last_rows(found, "long"), module.last_rows(found, "curve"))
+    assert list(wanted) == ["banking77-dirichlet-0.1-300-own", "protonorm-scale"]
+    own = {each["name"]: each["points"] for each in wanted["banking77-dirichlet-0.1-300-own"]["series"]}
+    assert own["fedproto pull=10"] == [[100, 60.0], [200, 72.5], [300, 75.0]] and "fedproto pull=10 alone" not in own
+    assert list(own) == ["local@cosine", "fedproto pull=10", "fedtgp"]
+    (tmp_path / "long").mkdir()
+    (tmp_path / "long" / "of-before.svg").touch()
+    drawings.draw(wanted, tmp_path / "long")
+    assert {path.name for path in (tmp_path / "long").iterdir()} == {f"{name}.svg" for name in wanted}
+    text = (tmp_path / "long" / "protonorm-scale.svg").read_text("utf-8")
+    assert "scale of protonorm" in text and "banking77" in text
+
+
+def test_claims_of_one_seed_are_not_judged_and_stand_by_themselves():
+    claims = script("claims")
+    found = boards(long_rows())
+    assert [line.split(" | ")[1] for line in claims.lines(found)[2:]] == []  # of fedtgp there is one seed
+    told = claims.open_claims(found)
+    assert "| FedTGP | is better than FedProto, at length | +11.0, one seed |" in told
+    assert "| FedTGP | needs fewer rounds for what FedProto has at its best | +100.0, one seed |" in told
+    assert "| FedSA | is better than FedTGP, at length | no runs |" in told
+    assert any(line.endswith("| 1 | +100.0 rounds | [longer runs](results/long.md), `abc` |") for line in
+               claims.by_setting(found))  # fmt: skip
+
+
+def test_more_classes_are_compared_between_data_sets_in_pairs_of_seeds():
+    claims = script("claims")
+    found = []
+    for name, more in (("banking77", 5.0), ("clinc150", 7.0), ("digits", 1.0), ("cifar10", 3.0)):
+        for seed in (1, 2):
+            found += course("fedproto", seed, {9: 50.0 + seed}, f"fair test: {name}")
+            found += course(
+                "protonorm", seed, {9: 50.0 + seed + more + seed * (name == "digits")}, f"fair test: {name}"
+            )
+    [line] = [line for line in claims.lines(boards(found)) if "classes are many" in line]
+    assert line.endswith("| **confirmed** | 1, 0, 0 | +3.2 |")  # 6 less 2.5 and less 3: 3.25 +- 3.18
+    one = [row for row in found if "clinc150" not in row.setting]
+    assert not any("classes are many" in line for line in claims.lines(boards(one)))
+    assert any(line.endswith("one data set with many classes |") for line in claims.open_claims(boards(one)))

@@ -294,7 +294,7 @@ class Site:
         return Client(
             id=id,
             model=model,
-            train=train,
+            train=self.training.arrange(train, streams),
             validation=validation,
             test=test,
             public=public,
