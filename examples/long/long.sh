@@ -63,12 +63,12 @@ alone() {
     run "$file" --out "$out/table/$name-alone-$seed" seed=$seed alone=true \
         method.name=fedloo,fedproto,protonorm,fedsa,fedpagr,fedtgp $words "${@:3}"
 }
-curves() { # of one field each, by which a method stands or falls
-    local name=$1 file=$2
-    run "$file" --out "$out/curve/$name-scale-$seed" seed=$seed method.name=protonorm method.scale=1,3,10,30,100,300 \
+scales() { # a curve of the field by which ProtoNorm stands or falls, and one of FedTGP's
+    run "$2" --out "$out/curve/$1-scale-$seed" seed=$seed method.name=protonorm method.scale=1,3,10,30,100,300 "${@:3}"
+}
+thresholds() {
+    run "$2" --out "$out/curve/$1-threshold-$seed" seed=$seed method.name=fedtgp method.threshold=1,3,10,30,100,300 \
         "${@:3}"
-    run "$file" --out "$out/curve/$name-threshold-$seed" seed=$seed method.name=fedtgp \
-        method.threshold=1,3,10,30,100,300 "${@:3}"
 }
 others() {
     run "$2" --out "$out/table/$1-others-$seed" seed=$seed \
@@ -106,10 +106,11 @@ mkdir -p "$here/chosen"
 case $stage in
     choose) many choose; images choose "cifar10 fashion mtsamples ohsumed" ;;
     distil) for seed in "${seeds[@]}"; do distil $seed "cifar10 fashion"; done ;;
-    many) for seed in "${seeds[@]}"; do many table; many alone; done ;;
-    curves) for seed in "${seeds[@]}"; do many curves; done ;;
+    many) for part in table alone; do for seed in "${seeds[@]}"; do many $part; done; done ;;
+    curves) for part in scales thresholds; do for seed in "${seeds[@]}"; do many $part; done; done ;;
     others) for seed in "${seeds[@]}"; do many others; done ;;
-    cifar10 | fashion) for seed in "${seeds[@]}"; do images table $stage; images codes $stage; images alone $stage; done ;;
+    cifar10 | fashion)
+        for part in table codes alone; do for seed in "${seeds[@]}"; do images $part $stage; done; done ;;
     texts) for seed in "${seeds[@]}"; do images table "mtsamples ohsumed"; done ;;
     texts-server)
         for seed in "${seeds[@]}"; do
