@@ -126,6 +126,13 @@ class Method(Generic[Down, Up]):
         """
         return lambda x: self.predict(client, x, down)
 
+    def pulling(self, z: Tensor, y: Tensor, down: Down) -> Tensor | None:
+        """Return the part of a batch's loss that pulls features ``z`` (n, dim) to what the server sent; default: none.
+
+        A simulation records how hard it pulls beside cross entropy.
+        """
+        return None
+
     def server_model(self, server: Server) -> SplitModel | None:
         """Return the model that the server has, to be evaluated on the shared test set; ``None`` if it has none."""
         return None

@@ -32,6 +32,7 @@ from protea.evaluation.counts import (
     unpacked_bits,
 )
 from protea.evaluation.metrics import Metric, measured
+from protea.evaluation.pull import pull_strength
 from protea.evaluation.rules import NAMES, Answer, Rule, all_names, answering, of_client, of_server
 
 SHOWN = 300  # samples of a client whose features are in a snapshot
@@ -86,6 +87,7 @@ class Examination(Payload):
     gain: Tensor | None = None  # accuracy on test samples minus that of training alone; of a site that tells it
     mistakes: Tensor | None = None  # (classes, classes) which class was taken for which, as ``right``; of few classes
     train: Tensor | None = None  # (2,) training samples that its own rule answers right, and all; never of a site
+    pull: Tensor | None = None  # gradient of the method's pull at test samples, beside cross entropy's; never of a site
 
     def of(self, part: str, names: Sequence[str] = NAMES) -> dict[str, Counts | Totals]:
         """The counts of each rule by its name; nothing for a part without samples."""
@@ -137,6 +139,8 @@ class Examination(Payload):
             self._check_train(self.train, single)
         if self.mistakes is not None:
             self._check_mistakes(self.mistakes, single)
+        if self.pull is not None:
+            self._check_pull(self.pull, single)
 
     def _check_train(self, train: Tensor, wanted: bool) -> None:
         """Refuse answers to training samples where nobody may know them, or that are no counts."""
@@ -157,6 +161,13 @@ class Examination(Payload):
         bits = unpacked_bits(right)
         if bits[len(own) :].any() or int(bits.sum()) != int(own.hits.sum()):
             raise PayloadError("which samples were answered right does not fit how many were.")
+
+    def _check_pull(self, pull: Tensor, wanted: bool) -> None:
+        """Refuse the strength of a pull where nobody may know it, or that is no length."""
+        if not wanted:
+            raise PayloadError("how hard features are pulled arrived; a site does not tell that.")
+        if pull.dtype != torch.float32 or pull.shape != () or not 0 <= float(pull) < torch.inf:
+            raise PayloadError(f"{pull.tolist()} in {pull.dtype} arrived, not how hard features are pulled.")
 
     def _check_mistakes(self, mistakes: Tensor, wanted: bool) -> None:
         """Refuse mistakes where nobody may know them, or that are not those of the counts."""
@@ -187,7 +198,8 @@ def examine(
 
     With ``local``, also by the prototypes of its own training samples; how these and the test samples lie to each
     other is told too.  The rule ``answer`` counts as the method's own.  With ``single``, also which test samples that
-    rule answers right, and which class it takes for which; with ``train``, how many of the training samples.
+    rule answers right, which class it takes for which, and how hard features are pulled; with ``train``, how many of
+    the training samples.
     """
     client.set_evaluation()
     seen = client.cached_features() if local or client.fits_one_batch else {}
@@ -197,7 +209,7 @@ def examine(
     names = [all_names(rules)[place] for place in present]
     tallies: dict[str, Counts] = {}
     numbers: dict[str, Tensor] = {}
-    space, right, mistakes = None, None, None
+    space, right, mistakes, pull = None, None, None, None
     parts = {part: data for part, data in client.parts.items() if part != "train"}
     answered = {
         part: answers(client, data, {**ways, FEATURES: client.model.features}, seen.get(part))
@@ -217,6 +229,7 @@ def examine(
         if part == "test" and single:
             right = packed_bits(answered_right(said["method"].cpu(), data.y.cpu())[0])
             mistakes = mistaken(said["method"].cpu(), data.y.cpu()) if client.classes <= FEW_CLASSES else None
+            pull = pull_strength(method, client, down, features, data.y)
         if part == "test" and prototypes is not None:
             space = around(prototypes, features, data.y)
     fitted = None
@@ -225,7 +238,9 @@ def examine(
         said["blend"] = blend.scores(said)
         own = said[answering(answer, said, client, down)]
         fitted = torch.tensor([int(answered_right(own.cpu(), client.train.y.cpu())[0].sum()), len(client.train)])
-    return Examination(torch.tensor(present), tallies, space, numbers, right, mistakes=mistakes, train=fitted)
+    return Examination(
+        torch.tensor(present), tallies, space, numbers, right, mistakes=mistakes, train=fitted, pull=pull
+    )
 
 
 def around(prototypes: Prototypes, features: Tensor, labels: Tensor) -> FeatureSpace | None:

@@ -93,6 +93,7 @@ class ClientScores:
     inter: float | None = None  # mean distance of two of its prototypes
     intra: float | None = None  # mean distance of its test samples to the prototype of their class
     gain: float | None = None  # accuracy minus that of a model trained alone; of sites that tell it
+    pull: float | None = None  # gradient of the method's pull beside that of cross entropy; of simulations
 
 
 def finite(value: float) -> float | None:

@@ -145,10 +145,9 @@ class Judged:
         if found is None:
             return ClientScores(shared=dict(shared))
         parts = {part: self._part(found, part) for part in sorted({**found.tallies, **found.totals})}
-        gain = None if found.gain is None else float(found.gain)
-        if found.space is None:
-            return ClientScores(parts, dict(shared), gain=gain)
-        return ClientScores(parts, dict(shared), float(found.space.inter), float(found.space.intra), gain)
+        inter, intra = (None, None) if found.space is None else (float(found.space.inter), float(found.space.intra))
+        gain, pull = (None if value is None else float(value) for value in (found.gain, found.pull))
+        return ClientScores(parts, dict(shared), inter, intra, gain, pull)
 
     def _part(self, found: Examination, part: str) -> PartRecord:
         by_rule = found.of(part, self.rules)

@@ -115,8 +115,7 @@ class ClientRecord(ClientScores):
             line |= {f"{name}/metrics": part.metrics} if part.metrics else {}
         if self.inter is not None and self.intra is not None:
             line |= {"inter": self.inter, "intra": self.intra}
-        if self.gain is not None:
-            line["gain"] = self.gain
+        line |= {name: value for name in ("gain", "pull") if (value := getattr(self, name)) is not None}
         return line | {f"shared/{rule}": accuracy for rule, accuracy in self.shared.items()}
 
     @classmethod
@@ -129,7 +128,7 @@ class ClientRecord(ClientScores):
                 own = {each: hits.pop(each) for each in ("samples", "classes", "metrics", "right") if each in hits}
                 parts[name] = _PART.validate_python({**own, "hits": hits})
         sizes = {name: line[name] for name in ("up", "down", "total_up", "total_down") if name in line}
-        rest = {name: line[name] for name in ("inter", "intra", "gain", "loss", "privacy") if name in line}
+        rest = {name: line[name] for name in ("inter", "intra", "gain", "pull", "loss", "privacy") if name in line}
         return _CLIENT_RECORD.validate_python(
             {
                 **rest,

@@ -91,12 +91,15 @@ class FedPKD(Method[DualKnowledge, DualKnowledge]):
             z = client.model.features(x)
             value = F.cross_entropy(client.model.head(z), y)  # Eq. 2
             if down is not None:
-                value = value + self.pull * losses.pull(z, y, down.prototypes, self.distance)  # Eq. 15
+                value = value + self.pulling(z, y, down)  # Eq. 15
             return value
 
         client.fit(loss)
         logits, _ = client.outputs(client.model, client.public)
         return DualKnowledge(client.prototypes(), logits)
+
+    def pulling(self, z: Tensor, y: Tensor, down: DualKnowledge) -> Tensor:
+        return self.pull * losses.pull(z, y, down.prototypes, self.distance)
 
     def study(self, student: Tensor, teacher: Tensor) -> Tensor:
         """Return the loss of Eq. 14: to the teacher's scores, and to the labels these give (Eq. 13)."""

@@ -60,13 +60,12 @@ class FedProto(Method[Prototypes, Prototypes]):
     def local_update(self, client: Client, down: Prototypes | None) -> Prototypes:
         before = self.local_prototypes(client) if self.taken == "before" else None
         during = Collector(client.classes)
-        target = down and Prototypes(self.scale * down.vectors, down.counts)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = client.model.features(x)
             value = F.cross_entropy(client.model.head(z), y)
-            if target is not None:
-                value = value + self.pull * losses.pull(z, y, target, self.distance)  # Eq. 7
+            if down is not None:
+                value = value + self.pulling(z, y, down)  # Eq. 7
             if self.taken == "during":
                 during.add(z, y)
             return value
@@ -79,6 +78,10 @@ class FedProto(Method[Prototypes, Prototypes]):
         if self.answer == "local":
             client.memory["prototypes"] = local
         return local
+
+    def pulling(self, z: Tensor, y: Tensor, down: Prototypes) -> Tensor:
+        target = Prototypes(self.scale * down.vectors, down.counts)
+        return self.pull * losses.pull(z, y, target, self.distance)
 
     def local_prototypes(self, client: Client) -> Prototypes:
         """Return the client's prototypes by its current model, Eq. 3."""

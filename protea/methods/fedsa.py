@@ -85,7 +85,7 @@ class FedSA(Method[AnchorsAndMeans, Prototypes]):
             z = client.model.features(x)
             value = F.cross_entropy(client.model.head(z), y)
             if self.pull:
-                value = value + self.pull * losses.pull(z, y, anchors, self.distance)  # Eq. 5
+                value = value + self.pulling(z, y, down)  # Eq. 5
             if self.contrast:
                 value = value + self.contrast * contrast(z, y, anchors.vectors, margin)  # Eq. 7
             if self.calibration:
@@ -101,6 +101,9 @@ class FedSA(Method[AnchorsAndMeans, Prototypes]):
             local = client.prototypes()  # Eq. 2
         client.memory["margin"] = average_margin(local, self.margin)
         return local
+
+    def pulling(self, z: Tensor, y: Tensor, down: AnchorsAndMeans) -> Tensor:
+        return self.pull * losses.pull(z, y, down.anchors, self.distance)
 
     def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
         mean = Prototypes.mean([u.payload for u in uploads], self.average)  # Eq. 3

@@ -73,6 +73,9 @@ class FedTGP(Method[Prototypes, Prototypes]):
         local = self.on_clients.local_update(client, down)  # Eq. 11 and 2
         return Prototypes(local.vectors, local.present.to(local.counts.dtype))  # how many samples stays private
 
+    def pulling(self, z: Tensor, y: Tensor, down: Prototypes) -> Tensor:
+        return self.on_clients.pulling(z, y, down)
+
     def aggregate(self, server: Server, uploads: Sequence[Upload[Prototypes]]) -> None:
         parts = [u.payload for u in uploads]
         points, labels = Prototypes.points(parts)

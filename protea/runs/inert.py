@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from protea.federation.record import ClientRecord
@@ -10,6 +11,7 @@ from protea.runs.reader import RunReader
 
 NEAR = 0.005  # shares of samples up to which two heads of a client count as equal
 MOST = 0.9  # of clients whose heads are equal, from which on a pull is called inert
+FAINT = 0.1  # of the gradient of cross entropy, from which on a pull is not
 
 
 def inert_pulls(runs: Sequence[RunReader]) -> list[str]:
@@ -20,15 +22,23 @@ def inert_pulls(runs: Sequence[RunReader]) -> list[str]:
             pull = run.config["method"].get("pull") if isinstance(run.config["method"], dict) else None
             if not pull or run is local or not run.scored or (run.seed, run.split) != (local.seed, local.split):
                 continue
-            equal = equal_heads(last_clients(run), last_clients(local))
-            if equal is not None and equal >= MOST:
+            clients = last_clients(run)
+            equal, strength = equal_heads(clients, last_clients(local)), pull_of(clients)
+            if equal is not None and equal >= MOST and (strength is None or strength < FAINT):
+                known = "" if strength is None else f"  Its gradient is {strength:.2g} times that of cross entropy."
                 found.setdefault(
                     run.method,
                     f"{run.method}, seed {run.seed}: the heads of {equal:.0%} of the clients are right as often as "
-                    f"Local's, so its pull hardly acts.  Features may be short beside the loss: try a larger "
+                    f"Local's, so its pull hardly acts.{known}  Features may be short beside the loss: try a larger "
                     f"method.pull than {pull:g}, or another adapter.",
                 )
     return list(found.values())
+
+
+def pull_of(clients: Sequence[ClientRecord]) -> float | None:
+    """Return the median over clients of the pull's gradient, in gradients of cross entropy; None where unknown."""
+    known = [each.pull for each in clients if each.pull is not None]
+    return statistics.median(known) if known else None
 
 
 def last_clients(run: RunReader) -> list[ClientRecord]:

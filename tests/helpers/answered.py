@@ -38,10 +38,11 @@ def part(bits: str, known: bool = True) -> PartRecord:
     return PartRecord(len(bits), {0: (hits, len(bits))}, {"head": hits, "method": hits}, right=right)
 
 
-def answered_round(number: int, answers: Answers, known: bool = True) -> Record:
+def answered_round(number: int, answers: Answers, known: bool = True, pull: float | None = None) -> Record:
     """A round in which clients give these answers; one with no samples is evaluated, and has no part."""
     clients = [
-        ClientRecord({"test": part(bits, known)} if bits else {}, client=client) for client, bits in answers.items()
+        ClientRecord({"test": part(bits, known)} if bits else {}, client=client, pull=pull)
+        for client, bits in answers.items()
     ]
     parts = [each.parts["test"] for each in clients if each.parts]
     accuracy = sum(each.hits["method"] for each in parts) / sum(each.samples for each in parts)
@@ -62,6 +63,7 @@ def answered_run(
     known: bool = True,
     split: object = "same",
     protocol: str = "final",
+    pull: float | None = None,
 ) -> Path:
     """The directory of an ended run; those with an equal ``split`` have the same samples."""
     evaluation = replace(SMALL.evaluation, protocol=protocol)
@@ -69,7 +71,7 @@ def answered_run(
     config = tomllib.loads(experiment_to_toml(experiment)) | ({"alone": True} if alone else {})
     run = RunDirectory.create(path, tomli_w.dumps(config), {})
     (path / "partition.json").write_text(json.dumps({"samples": 9, "clients": [split], "public": [], "test": []}))
-    records = [answered_round(number, answers, known) for number, answers in enumerate(rounds, start=1)]
+    records = [answered_round(number, answers, known, pull) for number, answers in enumerate(rounds, start=1)]
     run.append([DataRecord(["a"]).line(), *(line for record in records for line in record.lines())])
     told = summary(experiment.method, experiment.evaluation, records, ["a"])
     run.finish({**told, "method": told["method"] + " alone" * alone})
