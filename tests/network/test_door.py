@@ -41,8 +41,9 @@ from protea.core.files import write_json
 from protea.engines.flower.admission import DoorLimits
 from protea.engines.flower.codec import BROKEN, PART, fetch, wrap
 from protea.engines.flower.door import Door
-from protea.engines.flower.link import Link, PatientGrid, Tls
+from protea.engines.flower.link import Link, Tls
 from protea.engines.flower.node import Node as ClientNode
+from protea.engines.flower.patient_grid import PatientGrid
 from protea.engines.flower.programs import free_port
 from protea.network.trust import keys
 

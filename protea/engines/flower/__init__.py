@@ -7,6 +7,7 @@
     admission.py   limits of the door, and which requests are let through
     callers.py     who is connected to it, and how often each may ask
     replies.py     which replies are waited for: no others may be announced
+    patient_grid.py  Flower's grid, on which nobody waits for a reply that is never complete
     link.py        a SuperLink, and this process as the server side of a run on it
     node.py        this process as a node of a SuperLink: it asks for messages, and answers them
     node_key.py    the key by which a SuperLink knows a node
