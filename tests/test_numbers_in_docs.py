@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from docs_scripts import DOCS, script
 
 from protea.core.accounting import epsilon_of
 from protea.filters.noise import Noise
-
-DOCS = Path(__file__).parents[1] / "docs"
-
-
-def script(path: str) -> ModuleType:
-    """Import a script of the documentation by its path."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, DOCS / path)
-    assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
 
 
 def page(name: str) -> str:
@@ -70,7 +58,6 @@ def test_every_table_of_the_fair_test_is_that_of_its_runs() -> None:
 
 
 def test_what_a_round_costs_is_added_to_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.syspath_prepend(DOCS / "results")
     times = script("results/gain_times.py")
     (tmp_path / "times.csv").write_text("data,method,times\nfashion,fedsa,1.25\n")
     for name, value in {"CSV": tmp_path / "times.csv", "METHODS": ("fedproto",), "ROUNDS": 1}.items():
@@ -84,7 +71,11 @@ def test_what_a_round_costs_is_added_to_what_was_measured(monkeypatch: pytest.Mo
 def test_what_the_earlier_projector_bent_is_what_its_runs_say() -> None:
     projector, text = script("results/projector.py"), page("results.md")
     assert projector.written(text, projector.known()) == text
-    said = [path for path in (DOCS / "methods").glob("*.md") if projector.MARKS[0] in path.read_text("utf-8")]
+    said = [
+        path
+        for path in (DOCS / "methods").glob("*.md")
+        if f"<!-- {projector.MARK}: begin -->" in path.read_text("utf-8")
+    ]
     assert {"fedpagr", "fedproc", "fedproto", "fedsa", "fedtgp", "protonorm"} <= {path.stem for path in said}
     for path in said:
         assert projector.of_method(path.read_text("utf-8"), projector.known(), path.stem) == path.read_text("utf-8")

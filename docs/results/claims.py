@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from courses import entry, rounds_saved
+from marks import filled
 
-from protea.core.errors import ConfigError
 from protea.core.files import write_text
 from protea.runs.spread import Spread
 from protea.studies.leaderboard import Board, boards
@@ -232,13 +232,7 @@ def by_setting(found: Sequence[Board]) -> list[str]:
 def written(page: str, found: Sequence[Board]) -> str:
     """Return the page with what stands between its markers made anew."""
     parts = {"claims": lines(found), "open claims": open_claims(found), "claims by setting": by_setting(found)}
-    for name, rows in parts.items():
-        before, begin, rest = page.partition(f"<!-- {name}: begin -->")
-        _, end, after = rest.partition(f"<!-- {name}: end -->")
-        if not begin or not end:
-            raise ConfigError(f"{PAGE.name} lacks the marks of {name!r}, between which a table should stand.")
-        page = f"{before}{begin}\n\n{chr(10).join(rows)}\n\n{end}{after}"
-    return page
+    return filled(page, {name: "\n".join(rows) for name, rows in parts.items()}, PAGE.name)
 
 
 if __name__ == "__main__":

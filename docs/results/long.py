@@ -18,6 +18,7 @@ from pathlib import Path
 
 from courses import table_of_rounds
 from drawings import NUMBERS, Figure, draw, figures, slug
+from marks import filled
 
 from protea.config import registry
 from protea.core.errors import ConfigError
@@ -245,13 +246,7 @@ def written(page: str, rows: Sequence[ResultRow]) -> str:
         "curves": curves(last_rows(rows, "curve"), drawn),
         "ablations": curves(last_rows(rows, "ablation"), stage="ablations"),
     }
-    for name, text in parts.items():
-        before, begin, rest = page.partition(f"<!-- {name}: begin -->")
-        _, end, after = rest.partition(f"<!-- {name}: end -->")
-        if not begin or not end:
-            raise ConfigError(f"{PAGE.name} lacks the marks of {name!r}, between which a table should stand.")
-        page = f"{before}{begin}\n\n{text}\n\n{end}{after}"
-    return page
+    return filled(page, parts, PAGE.name)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -15,12 +15,14 @@ import textwrap
 from pathlib import Path
 from statistics import mean
 
+from marks import filled
+
 from protea.core.files import write_text
 from protea.runs.reader import RunReader, find
 
 HERE = Path(__file__).parent
 TABLE, PAGE, METHODS = HERE / "projector.csv", HERE.parent / "results.md", HERE.parent / "methods"
-MARKS = "<!-- projector: begin -->\n", "<!-- projector: end -->"  # on the page of a method
+MARK = "projector"  # on the page of a method
 SETTINGS = {
     "cifar10": "CIFAR-10, five architectures with a projector, 20 rounds, 5,000 images",
     "mtsamples": "MTSamples, language models of three depths and a TextCNN, 8 rounds, 1,000 texts",
@@ -85,7 +87,7 @@ def table(lines: Lines, data: str) -> str:
         rows.append(f"| `{name}`{mark} | {before(lines, data, name)} | {now(seeds, name)} | {' | '.join(means)} |")
     missing = sorted(BEFORE[data].keys() - seeds.keys())
     said = f"\nNot run again yet: {', '.join(f'`{name}`' for name in missing)}.\n" if missing else ""
-    return "\n" + "\n".join(rows) + "\n" + said + "\n"
+    return "\n".join(rows) + "\n" + said
 
 
 def methods_of(lines: Lines, data: str, projector: str) -> list[str]:
@@ -124,12 +126,8 @@ def before(lines: Lines, data: str, name: str) -> str:
 
 def written(page: str, lines: Lines) -> str:
     """Return the page with the tables of these runs in their places."""
-    for data in BEFORE:
-        if "local" in methods_of(lines, data, "now"):
-            begin, end = f"<!-- projector, {data}: begin -->\n", f"<!-- projector, {data}: end -->"
-            start, _, rest = page.partition(begin)
-            page = start + begin + table(lines, data) + end + rest.partition(end)[2]
-    return page
+    made = [data for data in BEFORE if "local" in methods_of(lines, data, "now")]
+    return filled(page, {f"projector, {data}": table(lines, data) for data in made}, PAGE.name)
 
 
 def paragraph(lines: Lines, name: str) -> str:
@@ -151,9 +149,7 @@ def paragraph(lines: Lines, name: str) -> str:
 
 def of_method(page: str, lines: Lines, name: str) -> str:
     """Return the page of a method with its paragraph in place; as it is where it has no marks."""
-    begin, end = MARKS
-    start, found, rest = page.partition(begin)
-    return f"{start}{begin}\n{paragraph(lines, name)}\n\n{end}{rest.partition(end)[2]}" if found else page
+    return filled(page, {MARK: paragraph(lines, name)}, f"{name}.md") if f"<!-- {MARK}: begin -->" in page else page
 
 
 def main(arguments: list[str]) -> None:

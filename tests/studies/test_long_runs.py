@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from docs_scripts import script
 from wanted import extra
 
 from protea.core.errors import ConfigError
@@ -25,23 +23,6 @@ CHOSEN = (
     "protonorm:method.scale=100 fedpagr:method.temperature=0.1\n"
 )
 BASH = shutil.which("bash")
-
-
-@pytest.fixture(autouse=True)
-def beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts of docs/results import each other, as they stand beside each other."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "results"))
-
-
-def script(name: str) -> ModuleType:
-    """A script of docs/results as a module."""
-    path = ROOT / "docs" / "results" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where its dataclasses look for their names
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -85,19 +66,19 @@ def test_every_sweep_of_the_script_is_one_that_can_be_run(calls: list[list[str]]
         entries = grid(SweepSource.load(ROOT / file), changes)
         runs[folder] = len(entries)
         assert len({entry.experiment.seed for entry in entries}) == 1
-    module = script("long")
+    module = script("results/long.py")
     planned = module.SEEDS * sum(count for folder, count in runs.items() if "/table/" in folder)
     assert module.state([]).startswith(f"**State: of {planned} planned runs, 0 are made; 0 of 12 settings")
 
 
 def test_the_page_is_what_the_table_of_results_says():
     extra("parquet")
-    module = script("long")
+    module = script("results/long.py")
     page = module.PAGE.read_text("utf-8")
     assert module.written(page, read_rows(module.TABLE)) == page
     with pytest.raises(ConfigError, match="lacks the marks of 'state'"):
         module.written("nothing", [])
-    claims = script("claims")
+    claims = script("results/claims.py")
     page = claims.PAGE.read_text("utf-8")
     found = read_rows(module.TABLE)
     assert claims.written(page, boards(found)) == page
@@ -124,7 +105,7 @@ def rows() -> list[ResultRow]:
 
 
 def test_tables_are_made_of_their_own_settings():
-    module = script("long")
+    module = script("results/long.py")
     names = ("state", "settings", "servers", "curves", "ablations")
     page = module.written("".join(f"<!-- {name}: begin -->\n<!-- {name}: end -->\n" for name in names), rows())
     assert "of 486 planned runs, 6 are made; 1 of 12 settings" in page and "Made by `abc`." in page
@@ -140,7 +121,7 @@ def test_tables_are_made_of_their_own_settings():
 
 def test_a_claim_takes_no_run_that_was_chosen_by_its_test_accuracy():
     """A curve has higher numbers than the run whose field was chosen beforehand; no claim looks at it."""
-    claims = script("claims")
+    claims = script("results/claims.py")
     found = boards(rows())
     told = [line for line in claims.lines(found) if not line.startswith("|---")]
     assert [line.split(" | ")[1] for line in told[1:]] == [
@@ -173,7 +154,7 @@ def long_rows() -> list[ResultRow]:
 
 
 def test_rounds_to_what_another_has_at_its_best_are_told_by_seed():
-    courses = script("courses")
+    courses = script("results/courses.py")
     [board] = boards(long_rows())
     head, table = courses.table_of_rounds(board, ("fedproto", "local", "fedsa"))
     assert head == ["method", "fedproto's best (75.5 %)", "local's best (85.0 %)"]
@@ -188,7 +169,7 @@ def test_rounds_to_what_another_has_at_its_best_are_told_by_seed():
 
 
 def test_a_page_of_some_of_the_runs_says_which_and_splits_gains():
-    module = script("long")
+    module = script("results/long.py")
     page = module.settings_of(boards(long_rows()), module.pictures(long_rows()))
     assert "| fedproto pull=10 | **-9.5 [-15.9, -3.1]** | -4.0 | -5.0 |" in page
     assert "(long/banking77-dirichlet-0.1-300-own.svg)" in page
@@ -198,7 +179,7 @@ def test_a_page_of_some_of_the_runs_says_which_and_splits_gains():
 
 
 def test_runs_that_have_not_ended_are_not_collected(tmp_path: Path):
-    module = script("long")
+    module = script("results/long.py")
     (tmp_path / "table" / "banking77-1" / "local-s1").mkdir(parents=True)
     (tmp_path / "table" / "banking77-1" / "local-s1" / "config.toml").touch()
     assert module.collected(tmp_path) == []
@@ -207,14 +188,14 @@ def test_runs_that_have_not_ended_are_not_collected(tmp_path: Path):
 
 
 def test_a_value_that_a_variant_has_too_is_no_other_method():
-    module = script("long")
+    module = script("results/long.py")
     assert module.named("fedpagr@paper-text alone") == "fedpagr temperature=0.5 alone"
     assert module.named("fedpagr@paper-text") == "fedpagr temperature=0.5" and module.named("local") == "local"
 
 
 def test_curves_are_drawn_of_what_there_is(tmp_path: Path):
     extra("plots")
-    module, drawings = script("long"), script("drawings")
+    module, drawings = script("results/long.py"), script("results/drawings.py")
     found = [*long_rows(), *rows()]
     for value in (1, 30):
         found += course(f"protonorm scale={value}", 1, {300: 70.0 + value}, "curve: banking77, 300 rounds")
@@ -232,7 +213,7 @@ def test_curves_are_drawn_of_what_there_is(tmp_path: Path):
 
 
 def test_claims_of_one_seed_are_not_judged_and_stand_by_themselves():
-    claims = script("claims")
+    claims = script("results/claims.py")
     found = boards(long_rows())
     assert [line.split(" | ")[1] for line in claims.lines(found)[2:]] == []  # of fedtgp there is one seed
     told = claims.open_claims(found)
@@ -244,7 +225,7 @@ def test_claims_of_one_seed_are_not_judged_and_stand_by_themselves():
 
 
 def test_more_classes_are_compared_between_data_sets_in_pairs_of_seeds():
-    claims = script("claims")
+    claims = script("results/claims.py")
     found = []
     for name, more in (("banking77", 5.0), ("clinc150", 7.0), ("digits", 1.0), ("cifar10", 3.0)):
         for seed in (1, 2):
