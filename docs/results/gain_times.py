@@ -23,7 +23,8 @@ from protea import Experiment
 from protea.config.experiment import load_experiment
 from protea.core.files import write_text
 from protea.federation.record import Record
-from protea.runs.setup import federation, open_engine, prepare
+from protea.runs.prepare import prepare
+from protea.runs.simulation import federation, open_engine
 
 CSV = HERE / "gain_times.csv"
 EXAMPLES = HERE.parents[1] / "examples" / "gain"
