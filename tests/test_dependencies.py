@@ -13,6 +13,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = {
     "PIL": "pillow",
     "sklearn": "scikit-learn",
+    "google": "protobuf",
     "grpc": "flwr",
     "py_mini_racer": "mini-racer",
     "vl_convert": "vl-convert-python",
