@@ -248,6 +248,13 @@ def test_an_upload_of_the_largest_size_passes_the_limits_of_its_message() -> Non
     assert limits.body("push-messages") > 128 * limits.objects  # a part's name has 64 characters
 
 
+def test_every_part_passes_of_an_answer_whose_list_of_parts_has_passed() -> None:
+    """Of small uploads too: else one of 3 MB was announced and then stopped, and its site was asked again and again."""
+    limits = DoorLimits(upload=2**18)
+    (part,) = wrap(bytes(PART)).values()
+    assert limits.message < PART and len(part.deflate()) < limits.body("push-object")
+
+
 def test_the_coordinator_fetches_no_more_than_its_limits(opened: Opened) -> None:
     grid = opened.link.grid
     assert isinstance(grid, PatientGrid) and grid.limit == LIMITS.message
@@ -423,6 +430,7 @@ def test_an_answer_that_is_too_large_is_told_as_such(opened: Opened, asked: tupl
     thread.start()
     found: list[Message] = []
     try:
+        until((node.folder / "connection.json").exists)  # until then its node may be gone for a moment
         until(lambda: found.extend(opened.link.grid.pull_messages([identity])) or found)  # type: ignore[union-attr]
     finally:
         over.set()
