@@ -57,6 +57,9 @@ class Wrapper(Method[Any, Any]):
     def answering(self, client: Client, down: Any) -> Callable[[Tensor], Tensor]:
         return self.inner.answering(client, down)
 
+    def pulling(self, z: Tensor, y: Tensor, down: Any) -> Tensor | None:
+        return self.inner.pulling(z, y, down)
+
     def server_model(self, server: Server) -> SplitModel | None:
         return self.inner.server_model(server)
 

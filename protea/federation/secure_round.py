@@ -64,6 +64,8 @@ class SecureRound:
         """Play the steps of one attempt, and return the upload that its sum stands for."""
         roster = attempt.roster()
         self._step("shares", dict.fromkeys(attempt.everyone.clients, roster), attempt.take_shares)
+        if attempt.vouched:  # all must sign then: who cannot would end the next attempt too
+            self.lost |= set(attempt.everyone.clients) - attempt.sealed.keys()
         self._step("masked", attempt.parcels(), self._in_time(attempt.take_masked), last=True)
         for client in attempt.odd():
             self._refuse(client, "its masked upload is not shaped as those of the others.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from protea.config.experiment import Experiment, experiment_to_toml, method_label
 from protea.config.sections import participants
-from protea.config.units import percent
+from protea.config.units import format_duration, percent
 from protea.federation.jobs import Reply
 from protea.federation.record import Record
 from protea.runs.observers import Observer
@@ -116,9 +116,9 @@ class Progress(Observer):
             found.append(f"accuracy {percent(self.accuracy)} %")
         left = self._seconds_left()
         if self.state != "running":
-            found.append(f"{self.state} after {time.perf_counter() - self.begun:.0f} s")
+            found.append(f"{self.state} after {format_duration(time.perf_counter() - self.begun)}")
         elif left is not None:
-            found.append(f"about {left:.0f} s left")
+            found.append(f"about {format_duration(left)} left")
         return ", ".join(found)
 
     def _line(self) -> str:

@@ -99,7 +99,7 @@ def names_in(directory: Path) -> dict[int, str]:
 
 def client_number(directory: Path, client: str) -> int:
     """Give the number of a client that is called by it, or by its name."""
-    names = {name: number for number, name in names_in(directory).items()}
+    names = {name: number for number, name in names_in(RunDirectory.open(directory).path).items()}
     if client in names:
         return names[client]
     if re.fullmatch(r"-?[0-9]{1,18}", client):

@@ -10,13 +10,15 @@ import torch
 import toy
 from torch import nn
 
-from protea import Prototypes
+from protea import Method, Prototypes
 from protea.core.errors import PayloadError
 from protea.core.payload import pack
+from protea.core.wrapping import Wrapper
 from protea.engines.inline import Inline
 from protea.evaluation.client_side import Examination, examine
 from protea.evaluation.pull import pull_strength
 from protea.evaluation.server_side import Judged
+from protea.federation.alone import Alone
 from protea.federation.loop import Federation
 from protea.federation.plan import FederationPlan
 from protea.federation.record import Record
@@ -67,6 +69,13 @@ def test_a_simulation_records_it_in_proportion_to_the_weight(method: Any):
     if not isinstance(method, FedSA):  # whose anchors pull from the first round on
         weak = pulls(records(replace(method, pull=method.pull / 8), rounds=1)[-1])
         assert weak == pytest.approx([value / 8 for value in strong])
+
+
+def test_a_method_that_is_played_differently_pulls_as_it_does():
+    """Alone, protected or attacked: what a wrapper does not hand on would be the default of all methods."""
+    hooks = {name for name, each in vars(Method).items() if callable(each) and not name.startswith("__")}
+    assert hooks <= vars(Wrapper).keys()
+    assert pulls(records(Alone(FedProto()))[-1])
 
 
 def test_a_record_keeps_it():

@@ -23,7 +23,9 @@ from protea.federation.jobs import Job, JobEngine, JobKind, Reply, Watch, ignore
 from protea.federation.loop import Federation, QuorumError
 from protea.federation.plan import FederationPlan
 from protea.filters.clip import Clip
+from protea.filters.secure.state import Participants
 from protea.filters.secure.sums import from_sums, to_sums
+from protea.filters.secure.vouching import VOUCH, Voucher
 from protea.filters.secure_sum import SecureSum, summing_methods
 from protea.methods.feddistill import FedDistill
 from protea.methods.fedl2g import FedL2G
@@ -167,6 +169,33 @@ def test_a_round_below_the_threshold_is_begun_anew_with_fresh_keys_and_without_t
     (record,) = Federation(FedProto(), engine, toy.server(), plan).run()
     assert engine.asked[:7] == ["train", "shares", "masked", "keys", "shares", "masked", "unmask"]
     assert list(record.failures) == [3] and record.accuracy is not None
+
+
+class Signing(Voucher):
+    """Signs whatever it is shown, and believes everybody."""
+
+    def sign(self, client: int, others: Participants) -> bytes:
+        return b"s" * VOUCH
+
+
+class Failing(Inline):
+    """Client 2 is there and cannot share its secrets."""
+
+    def map(self, jobs: Sequence[Job], watch: Watch = ignore) -> list[Reply]:
+        return [
+            Reply(each.client, each.round, error="no.") if (jobs[0].task, each.client) == ("shares", 2) else each
+            for each in super().map(jobs, watch)
+        ]
+
+
+@pytest.mark.parametrize("voucher", [Voucher(), Signing()], ids=["plain", "signed"])
+def test_one_client_that_fails_does_not_end_the_sum_of_the_others(voucher: Voucher):
+    """Where all must sign, the next attempt is without it."""
+    engine = Failing(toy.plan(FedProto(), seed=7, filters=FILTERS, voucher=voucher))
+    plan = FederationPlan(clients=toy.CLIENTS, rounds=1, filters=FILTERS, failures="skip")
+    loop = Federation(FedProto(), engine, toy.server(), plan)
+    (record,) = loop.run()
+    assert list(record.failures) == [2] and "prototypes" in loop.server.memory
 
 
 def test_late_uploads_are_made_up_for():

@@ -9,6 +9,7 @@ import hashlib
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,7 @@ from waiting import until
 from protea.core.errors import ConfigError, PayloadError
 from protea.core.files import write_json
 from protea.engines.flower.admission import DoorLimits
+from protea.engines.flower.callers import Pace, at_once
 from protea.engines.flower.codec import BROKEN, PART, fetch, wrap
 from protea.engines.flower.door import Door
 from protea.engines.flower.link import Link, Tls
@@ -248,6 +250,13 @@ def test_an_upload_of_the_largest_size_passes_the_limits_of_its_message() -> Non
     assert limits.body("push-messages") > 128 * limits.objects  # a part's name has 64 characters
 
 
+def test_every_part_passes_of_an_answer_whose_list_of_parts_has_passed() -> None:
+    """Of small uploads too: else one of 3 MB was announced and then stopped, and its site was asked again and again."""
+    limits = DoorLimits(upload=2**18)
+    (part,) = wrap(bytes(PART)).values()
+    assert limits.message < PART and len(part.deflate()) < limits.body("push-object")
+
+
 def test_the_coordinator_fetches_no_more_than_its_limits(opened: Opened) -> None:
     grid = opened.link.grid
     assert isinstance(grid, PatientGrid) and grid.limit == LIMITS.message
@@ -281,10 +290,51 @@ def test_strangers_of_many_addresses_do_not_keep_a_site_out(opened: Opened) -> N
 
 
 def test_a_connection_on_which_nothing_is_asked_is_a_strangers_and_soon_closed(opened: Opened) -> None:
-    assert LIMITS.head < LIMITS.idle
+    began = time.monotonic()
     with opened.connect() as line:
         assert everything(line) == b""
+    assert time.monotonic() - began < LIMITS.idle  # which is what a site's connection has
     assert opened.link.door is not None and not opened.link.door.callers.strangers
+
+
+def test_an_address_connects_so_often_and_no_more(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert opened.link.door is not None
+    monkeypatch.setattr(opened.link.door, "arrivals", Pace(0.01, burst=1))
+    health = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert opened.answer(health).endswith(b"ok")
+    with pytest.raises(OSError):
+        opened.answer(health)
+
+
+def asked_twice(opened: Opened, first: bytes) -> float:
+    """Send something, and a whole request on another connection; the seconds until that has an answer."""
+    body = ActivateNodeRequest(public_key=opened.public, heartbeat_interval=30.0).SerializeToString()
+    second = opened.request("/v1/fleet/activate-node", len(body), opened.private, PROTOBUF) + body
+    assert opened.link.door is not None
+    with opened.connect() as one, opened.connect() as other:
+        one.sendall(first or second)
+        if first:
+            until(opened.link.door.places[opened.public].locked)
+        else:
+            answered(one)
+        began = time.monotonic()
+        other.sendall(second)
+        answered(other)
+    return time.monotonic() - began
+
+
+def test_a_site_that_asks_too_often_waits(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert opened.link.door is not None
+    monkeypatch.setattr(opened.link.door, "pace", Pace(0.5, burst=1))
+    assert asked_twice(opened, b"") > 0.5
+
+
+def test_a_site_has_so_many_bodies_at_a_time(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is one place, and half a body in it until its time is over."""
+    assert opened.link.door is not None
+    monkeypatch.setattr(opened.link.door, "places", at_once(1))
+    half = opened.request("/v1/fleet/push-object", 1000, opened.private) + b"a" * 999
+    assert asked_twice(opened, half) > LIMITS.head / 2
 
 
 def reply_to(opened: Opened, asked: str, node: int, tree: ObjectTree, **about: object) -> bytes:
@@ -423,6 +473,7 @@ def test_an_answer_that_is_too_large_is_told_as_such(opened: Opened, asked: tupl
     thread.start()
     found: list[Message] = []
     try:
+        until((node.folder / "connection.json").exists)  # until then its node may be gone for a moment
         until(lambda: found.extend(opened.link.grid.pull_messages([identity])) or found)  # type: ignore[union-attr]
     finally:
         over.set()

@@ -153,6 +153,10 @@ WRONG = {
         '[refused]\n"protect" = ["true"]',
         r'line 2: .*"true" is no value of it, and would refuse nothing',
     ),
+    "a value of no method": (
+        '[refused]\n"method.taken" = ["x"]',
+        r'line 2: .*"x" is no value of it, and would refuse nothing\.  There is: (after|before|during)(, (?!\1)\w+)*\.',
+    ),
     "a rate that is a word": ('[refused]\n"training.lr" = ["high"]', r"line 2: .*would refuse nothing"),
     "a rule about a table": ('[refused]\n"training.dp" = [1]', r"line 2: .*a table of settings.*training.dp.noise"),
     "a bound of yes and no": ('[at_most]\n"protect" = 1', r"line 2: .*is no number, which has no bounds"),

@@ -216,8 +216,13 @@ def test_fingerprints_may_be_typed_in_any_way_and_others_are_refused(tmp_path: P
 def test_without_tls_there_is_nothing_to_know_a_site_by(tmp_path: Path) -> None:
     base = places.base(tmp_path / "base", tls=False, quorum=3, filters=[{"name": "secure_sum"}])
     site = places.site(tmp_path / "north", base.invite("north"), policy=f'peers = ["{STRANGER}"]\n')
-    with pytest.raises(ConfigError, match=r"line 1: peers = .*without TLS sites have no keys"):
+    complaint = r"peers = .*without TLS sites have no keys"
+    with pytest.raises(ConfigError, match=complaint):
         trial(site)
+    later = places.site(tmp_path / "south", base.invite("south"))
+    later.plan()
+    with pytest.raises(ConfigError, match=complaint):  # else it would go on and check nobody
+        say_peers(later, [STRANGER])
 
 
 def test_the_check_says_whether_anybody_looks_at_keys(

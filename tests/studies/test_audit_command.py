@@ -135,3 +135,5 @@ def test_what_cannot_work_is_refused_before_any_work(run: Path, typed: Command, 
     }.items():
         said = typed("audit", run, *words)
         assert said.code == 2 and message in said.err, said
+    said = typed("audit", tmp_path, "--client", "0")
+    assert said.code == 2 and "is not a run directory" in said.err, said

@@ -13,6 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+NAMES = 4096  # whose pace is kept, before those that no longer matter are dropped
+
 
 @dataclass(eq=False)
 class Caller:
@@ -95,11 +97,13 @@ class Pace:
     def __init__(self, rate: float, burst: int) -> None:
         self.rate, self.ahead = rate, burst / rate
         self.turn: dict[Hashable, float] = {}  # when the last one was due, if they had come evenly
+        self.room = NAMES  # of these, before some are dropped
 
     def wait(self, name: Hashable, now: float) -> float:
         """Return the seconds that the next one of this name has to wait, and count it."""
-        if len(self.turn) > 4096:
+        if len(self.turn) > self.room:
             self.turn = {each: due for each, due in self.turn.items() if due > now - self.ahead}
+            self.room = max(NAMES, 2 * len(self.turn))  # not again for each one of a crowd
         due = max(self.turn.get(name, 0.0), now - self.ahead) + 1 / self.rate
         self.turn[name] = due
         return max(0.0, due - now)

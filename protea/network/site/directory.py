@@ -50,7 +50,7 @@ from protea.models.maker import ModelMaker
 from protea.network.public_data import public_samples
 from protea.network.site.code import call_with, load_code
 from protea.network.site.data import as_dataset, with_classes
-from protea.network.site.peers import voucher_of
+from protea.network.site.peers import refuse_unknowable, voucher_of
 from protea.network.site.policy import NAME, PolicyFile, Report, read_policy
 from protea.network.site.release import PolicyRelease
 from protea.network.site.scaling import filling_of, scaling_of
@@ -99,7 +99,9 @@ class Site:
         now = changed(self.path / NAME)
         if now == self._policy_read:
             return
-        self.policy = self.release.file = read_policy(self.path / NAME)
+        policy = read_policy(self.path / NAME)
+        refuse_unknowable(policy, self.bundle.key)
+        self.policy = self.release.file = policy
         self.release.report = self.report
         self._policy_read = now
 

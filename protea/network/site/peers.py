@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from protea.core.errors import ConfigError, PolicyError
 from protea.filters.secure.state import Participants
 from protea.filters.secure.vouching import SIGNED, Voucher
 from protea.filters.secure_sum import secure_sum_of
+from protea.network.site.policy import PolicyFile
 from protea.network.site.refusals import refusal
 from protea.network.trust.signatures import SiteKey, compressed, fingerprint, fingerprint_of, from_compressed, holds
 
@@ -87,9 +89,11 @@ def peer_warnings(site: Site) -> Iterator[str]:
 
 def voucher_of(site: Site) -> Voucher:
     """Return what vouches for the keys of a site's secure sums; :class:`ConfigError` for peers that cannot be known."""
-    key = site.bundle.key
-    if key is not None:
-        return SiteVoucher(site, SiteKey(key.read_bytes()))
-    if site.policy.policy.peers:
-        raise ConfigError(f"{site.policy.cite('peers')}: without TLS sites have no keys, and cannot be known by them.")
-    return Voucher()
+    refuse_unknowable(site.policy, site.bundle.key)
+    return Voucher() if site.bundle.key is None else SiteVoucher(site, SiteKey(site.bundle.key.read_bytes()))
+
+
+def refuse_unknowable(policy: PolicyFile, key: Path | None) -> None:
+    """Raise :class:`ConfigError` for peers in the policy of a site that has no key, where nobody could check them."""
+    if policy.policy.peers and key is None:
+        raise ConfigError(f"{policy.cite('peers')}: without TLS sites have no keys, and cannot be known by them.")

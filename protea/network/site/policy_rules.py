@@ -44,7 +44,7 @@ def refuse_bad_rule(kind: str, setting: str, value: object, where: str) -> None:
     if kind == "refused":
         if not isinstance(value, list):
             raise ConfigError(f'{where}: refused."{setting}" must be a list of values, such as ["before"].')
-        words = [str(word) for each in types for word in literals(each)]
+        words = dict.fromkeys(str(word) for each in types for word in literals(each))  # of several methods
         for each in value:
             if not any(can_be(each, one) for one in types):
                 raise ConfigError(
