@@ -52,7 +52,7 @@ def rounds_until(found: Entry, goals: dict[int, float]) -> tuple[list[int], int]
 def rounds_saved(board: Board, one: str, other: str) -> dict[int, float]:
     """Return for each seed how many rounds sooner a method has what another has at its best.
 
-    One that never has it counts as if it had it in its last round, so that nothing is gained by failing.
+    One that never has it counts as if it had it one evaluation after its last: the least that it can have needed.
     """
     found, goals = entry(board, one), targets(board, other)
     second = entry(board, other)
@@ -63,8 +63,18 @@ def rounds_saved(board: Board, one: str, other: str) -> dict[int, float]:
     for seed in sorted(set(courses) & set(others) & set(goals)):
         best = reached(others[seed], goals[seed])
         assert best is not None  # a maximum is reached
-        saved[seed] = float(best - (reached(courses[seed], goals[seed]) or courses[seed][-1][0]))
+        saved[seed] = float(best - (reached(courses[seed], goals[seed]) or beyond(courses[seed])))
     return saved
+
+
+def beyond(course: Course) -> int:
+    """Return the round of the evaluation that would come next.
+
+    >>> beyond([(25, 70.0), (50, 81.5)]), beyond([(10, 70.0)])
+    (75, 20)
+    """
+    (first, _), (last, _) = ([(0, 0.0), *course])[-2:]
+    return 2 * last - first
 
 
 def table_of_rounds(board: Board, asked: Sequence[str]) -> tuple[list[str], list[list[str]]]:
