@@ -164,7 +164,7 @@ def test_rounds_to_what_another_has_at_its_best_are_told_by_seed():
         ["fedproto pull=10", "250", "never"],
     ]
     assert courses.rounds_saved(board, "fedtgp", "fedproto") == {1: 100.0}
-    assert courses.rounds_saved(board, "fedproto", "local") == {1: -200.0, 2: 0.0}  # never: one evaluation after the last
+    assert courses.rounds_saved(board, "fedproto", "local") == {1: -200.0, 2: -100.0}  # never
     assert courses.rounds_saved(board, "fedsa", "fedproto") == {}
 
 
