@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 
 import protea
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.filters.base import Passage
 
 

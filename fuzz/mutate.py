@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from protea.core.payload import DTYPES
+from protea.core.message import DTYPES
 
 NUMBERS = [0, 1, 2, 3, 5, 7, 16, 255, 2**16, 2**20, 2**31 - 1, 2**31, 2**32, 2**40, 2**53, 2**62, 2**63, 2**64, -1]
 SIZES = [0, 1, 2, 5, 6, 7, 15, 16, 17, 24, 64]  # of tensors that are really made

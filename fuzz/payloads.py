@@ -44,7 +44,8 @@ from protea.clients.state_files import load_client, load_server, save_client, sa
 from protea.config import registry  # noqa: E402
 from protea.core.errors import CheckpointError, PayloadError  # noqa: E402
 from protea.core.memory import Memory  # noqa: E402
-from protea.core.payload import DTYPES, Named, from_bytes, pack, refuse_large, to_bytes, unpack  # noqa: E402
+from protea.core.message import DTYPES, Named, from_bytes, to_bytes  # noqa: E402
+from protea.core.payload import pack, refuse_large, unpack  # noqa: E402
 from protea.core.server import Server  # noqa: E402
 from protea.engines.inline import Inline  # noqa: E402
 from protea.evaluation.server_side import Judged  # noqa: E402

@@ -25,7 +25,7 @@ from fuzz import payloads as fuzzer
 from protea import Client, Prototypes
 from protea.clients.state_files import load_client, load_server, save_client
 from protea.core.errors import CheckpointError
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.core.rng import Streams
 
 

@@ -17,7 +17,8 @@ from torch import nn
 from protea.clients.state_files import path_of
 from protea.core.errors import ConfigError, PayloadError
 from protea.core.memory import Memory
-from protea.core.payload import Named, Payload, refuse_malformed
+from protea.core.message import Named, refuse_malformed
+from protea.core.payload import Payload
 from protea.core.split_model import SplitModel
 from protea.core.weights import Weights
 

@@ -14,8 +14,9 @@ from protea.core.accounting import Budget, Event, epsilon_of
 from protea.core.client import Client
 from protea.core.errors import PrivacyError
 from protea.core.ledger import history_of, spend
+from protea.core.message import Named
 from protea.core.method import Method
-from protea.core.payload import Named, Payload, places_of
+from protea.core.payload import Payload, places_of
 from protea.core.private_sgd import PrivateTraining
 from protea.core.prototypes import Prototypes
 from protea.core.split_model import SplitModel

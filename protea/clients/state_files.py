@@ -16,7 +16,7 @@ from protea.core.client import Client
 from protea.core.errors import CheckpointError, PayloadError
 from protea.core.files import write_bytes
 from protea.core.memory import Memory
-from protea.core.payload import Named, parse_tensors
+from protea.core.message import Named, parse_tensors
 from protea.core.server import Server
 from protea.core.weights import Weights
 

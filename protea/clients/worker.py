@@ -22,7 +22,8 @@ from protea.core.client import Client
 from protea.core.devices import torch_threads
 from protea.core.errors import PayloadError, ProteaError
 from protea.core.ledger import history_of
-from protea.core.payload import Named, pack, unpack
+from protea.core.message import Named
+from protea.core.payload import pack, unpack
 from protea.core.process_memory import peak_memory
 from protea.evaluation.client_side import examine, shared_answers, snapshot
 from protea.federation.jobs import SUM_STEPS, Job, Reply

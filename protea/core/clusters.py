@@ -12,7 +12,8 @@ from torch import Tensor
 
 from protea.core.errors import PayloadError
 from protea.core.first_neighbours import Level, cluster_means, clusters_of
-from protea.core.payload import Named, Payload, first_names
+from protea.core.message import Named, first_names
+from protea.core.payload import Payload
 from protea.core.prototypes import LARGEST, MOST, Prototypes
 
 PER_CLASS = 32  # rows that one class may have: filters look at each of them beside those of others

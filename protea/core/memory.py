@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from protea.core.errors import CheckpointError, PayloadError
-from protea.core.payload import Named, Payload, parse_json, refuse_malformed, shortened, tensors_in
+from protea.core.message import Named, parse_json, refuse_malformed, shortened
+from protea.core.payload import Payload, tensors_in
 from protea.core.weights import Weights
 
 T = TypeVar("T")

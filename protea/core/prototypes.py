@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protea.core.errors import PayloadError
-from protea.core.payload import Named, Payload, first_names
+from protea.core.message import Named, first_names
+from protea.core.payload import Payload
 
 Weighting = Literal["uniform", "count", "literal"]
 DistanceMetric = Literal["euclidean", "cosine"]

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from typing_extensions import TypedDict
 
 from protea.core.errors import PayloadError
-from protea.core.payload import read_message, shortened, to_bytes
+from protea.core.message import read_message, shortened, to_bytes
 from protea.federation.jobs import Job, JobKind, Reply
 
 WORDS = 10_000  # most characters of an error; of a longer one the end is kept

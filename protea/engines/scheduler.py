@@ -23,7 +23,7 @@ from protea.clients.plan import WorkerPlan
 from protea.clients.state_files import carry_clients
 from protea.config.sections import Engine
 from protea.core.errors import CheckpointError
-from protea.core.payload import nbytes
+from protea.core.message import nbytes
 from protea.core.scratch import ScratchFolder
 from protea.engines.base import EngineBase
 from protea.engines.host_queue import HostQueue

@@ -10,7 +10,8 @@ from torch import Tensor
 from protea.config import registry
 from protea.core import geometry
 from protea.core.errors import PayloadError
-from protea.core.payload import Named, unpack
+from protea.core.message import Named
+from protea.core.payload import unpack
 from protea.core.prototypes import Prototypes
 from protea.evaluation.client_side import Examination
 from protea.evaluation.counts import Counts, score_of

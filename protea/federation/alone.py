@@ -13,8 +13,8 @@ import torch
 from protea.config.words import ALONE
 from protea.core.errors import CheckpointError, PayloadError
 from protea.core.memory import Memory
+from protea.core.message import Named, parse_json
 from protea.core.method import Method, Upload
-from protea.core.payload import Named, parse_json
 from protea.core.rng import draws_given_back
 from protea.core.server import Server
 from protea.core.wrapping import Wrapper

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol
 
-from protea.core.payload import Named, nbytes
+from protea.core.message import Named, nbytes
 
 JobKind = Literal[
     "train", "evaluate",

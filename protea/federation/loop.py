@@ -10,8 +10,9 @@ from typing import Any
 from protea.config.sections import participants
 from protea.core.devices import torch_threads
 from protea.core.errors import ClientError, PayloadError, ProteaError
+from protea.core.message import Named
 from protea.core.method import Method
-from protea.core.payload import Named, pack, unpack
+from protea.core.payload import pack, unpack
 from protea.core.process_memory import peak_memory
 from protea.core.samples import Samples
 from protea.core.server import Server

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from protea.config.units import in_bytes
 from protea.core.errors import ClientError, PayloadError
+from protea.core.message import Named, refuse_malformed
 from protea.core.method import Upload
-from protea.core.payload import Named, refuse_malformed
 from protea.federation.jobs import Job, Reply
 from protea.federation.round import Round
 from protea.federation.uploads import Accepted, Inspection, by_client, the_reply_to

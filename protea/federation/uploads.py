@@ -18,8 +18,9 @@ import torch
 from protea.config.sections import Limits
 from protea.config.units import in_bytes
 from protea.core.errors import ClientError, PayloadError, ProteaError
+from protea.core.message import Named, refuse_malformed
 from protea.core.method import Method, Upload
-from protea.core.payload import Named, Payload, count_names, refuse_large, refuse_malformed, unpack, vector_names
+from protea.core.payload import Payload, count_names, refuse_large, unpack, vector_names
 from protea.core.prototypes import Prototypes
 from protea.core.rng import draws_given_back
 from protea.core.server import Server

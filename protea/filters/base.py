@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from protea.core.message import Named
 from protea.core.method import Method
-from protea.core.payload import Named
 from protea.core.prototypes import Prototypes
 from protea.core.rng import Streams
 

@@ -8,7 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from protea.core.clusters import Clusters
-from protea.core.payload import Named, places_of
+from protea.core.message import Named
+from protea.core.payload import places_of
 from protea.core.prototypes import Prototypes, shortened
 from protea.filters.base import Filter, Passage
 

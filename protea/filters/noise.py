@@ -16,8 +16,9 @@ from torch import Tensor
 from protea.core.accounting import Budget, Event
 from protea.core.clusters import Clusters
 from protea.core.errors import ConfigError
+from protea.core.message import Named
 from protea.core.method import Method
-from protea.core.payload import Named, declares, places_of
+from protea.core.payload import declares, places_of
 from protea.core.prototypes import Prototypes, shortened
 from protea.filters.base import Filter, Passage
 

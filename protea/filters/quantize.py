@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from protea.core.errors import ClientError, PayloadError
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.filters.base import Filter, Passage
 
 HALF, BYTES, SCALES = "~float16", "~int8", "~scale"  # after the name of a tensor that is sent so

@@ -14,8 +14,8 @@ from torch import Tensor
 from protea.config import registry
 from protea.core.client import Client
 from protea.core.errors import ConfigError
+from protea.core.message import Named
 from protea.core.method import Method, SummedBy
-from protea.core.payload import Named
 from protea.filters.base import Filter
 from protea.filters.secure.fixed_point import FixedPoint
 from protea.filters.secure.state import SumState

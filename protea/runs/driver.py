@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.core.errors import ConfigError
-from protea.core.payload import to_bytes, to_half
+from protea.core.message import to_bytes, to_half
 from protea.federation.jobs import Watch
 from protea.federation.loop import Federation
 from protea.federation.record import Record

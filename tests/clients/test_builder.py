@@ -11,7 +11,7 @@ import toy
 
 from protea import Prototypes
 from protea.clients.builder import Builder, FunctionBuilder
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.core.rng import Streams
 from protea.federation.jobs import Job
 from protea.filters.base import Filter, Passage

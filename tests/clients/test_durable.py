@@ -16,7 +16,7 @@ import toy
 from protea.clients import durable as durables
 from protea.clients.durable import KEEP, DurableWorker, newest_state
 from protea.clients.worker import Worker
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.core.prototypes import Prototypes
 from protea.engines.messages import job_to_bytes, reply_from_bytes, reply_to_bytes
 from protea.engines.processes.forkserver import processes

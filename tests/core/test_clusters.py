@@ -11,7 +11,8 @@ from protea.core import row_pairs
 from protea.core.clusters import PER_CLASS, Clusters
 from protea.core.errors import PayloadError
 from protea.core.first_neighbours import cluster_means, clusters_of, connected, first_neighbours, partitions
-from protea.core.payload import nbytes, pack, unpack, vector_names
+from protea.core.message import nbytes
+from protea.core.payload import pack, unpack, vector_names
 
 
 def at_angles(*degrees: float) -> Tensor:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from protea import Weights
 from protea.core.errors import PayloadError
 from protea.core.lowrank import LowRank, rank_for_energy
-from protea.core.payload import from_bytes, pack, to_bytes, unpack
+from protea.core.message import from_bytes, to_bytes
+from protea.core.payload import pack, unpack
 from protea.core.rng import Streams
 
 

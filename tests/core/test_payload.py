@@ -13,7 +13,8 @@ from torch import Tensor
 
 from protea import Payload, Prototypes, Weights
 from protea.core.errors import PayloadError
-from protea.core.payload import from_bytes, nbytes, pack, refuse_large, to_bytes, unpack
+from protea.core.message import from_bytes, nbytes, to_bytes
+from protea.core.payload import pack, refuse_large, unpack
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@ import torch
 
 from protea import Prototypes
 from protea.core.errors import PayloadError
-from protea.core.payload import nbytes, pack, unpack
+from protea.core.message import nbytes
+from protea.core.payload import pack, unpack
 from protea.core.prototypes import Collector
 
 

@@ -4,7 +4,8 @@ from torch import nn
 
 from protea import Weights
 from protea.core.errors import PayloadError
-from protea.core.payload import nbytes, pack
+from protea.core.message import nbytes
+from protea.core.payload import pack
 
 
 def test_means_are_weighted_by_samples():

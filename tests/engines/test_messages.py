@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protea.core.errors import PayloadError
-from protea.core.payload import to_bytes
+from protea.core.message import to_bytes
 from protea.engines.messages import (
     WORDS,
     job_from_bytes,

@@ -15,7 +15,8 @@ from torch import Tensor
 from protea import Client
 from protea.config.sections import Evaluation
 from protea.core.errors import ClientError, ConfigError, PayloadError
-from protea.core.payload import pack, to_bytes
+from protea.core.message import to_bytes
+from protea.core.payload import pack
 from protea.core.prototypes import Prototypes
 from protea.core.samples import Samples
 from protea.evaluation.client_side import Examination, examine, shared_answers

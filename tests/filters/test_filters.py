@@ -12,7 +12,8 @@ import toy
 from protea import Prototypes, Scripted
 from protea.config.experiment import experiment_from_table, experiment_to_toml
 from protea.core.errors import ClientError, ConfigError, PayloadError
-from protea.core.payload import Named, Payload, nbytes, pack, places_of
+from protea.core.message import Named, nbytes
+from protea.core.payload import Payload, pack, places_of
 from protea.core.rng import Streams
 from protea.core.weights import Weights
 from protea.federation.jobs import Job, Reply

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from protea.core.errors import ClientError, PayloadError
 from protea.core.memory import Memory
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.core.rng import Streams
 from protea.filters.secure.client_side import MEMORY, SummingClient
 from protea.filters.secure.fixed_point import FixedPoint

@@ -15,8 +15,8 @@ from protea.clients.offload import OffloadedStore
 from protea.clients.plan import WorkerPlan
 from protea.clients.worker import Worker
 from protea.config.sections import Engine
+from protea.core.message import nbytes
 from protea.core.method import Method
-from protea.core.payload import nbytes
 from protea.core.samples import Samples
 from protea.core.server import Server
 from protea.engines.inline import Inline

@@ -18,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from protea.clients.durable import DurableWorker
 from protea.clients.plan import WorkerPlan
-from protea.core.payload import to_bytes
+from protea.core.message import to_bytes
 from protea.engines.flower.grid import Network
 from protea.engines.flower.node import Handle, answered
 from protea.engines.messages import job_from_bytes, joined, parted, reply_to_bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.config import registry
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.engines.messages import job_to_bytes, joined, parted
 from protea.federation.jobs import Job, JobKind
 from protea.network.coordinator.directory import CoordinatorDirectory

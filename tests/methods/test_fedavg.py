@@ -17,7 +17,8 @@ from protea import Client, Experiment, SplitModel, Upload, Weights
 from protea.clients.worker import Worker
 from protea.config.families import Models
 from protea.core.errors import ConfigError, PayloadError
-from protea.core.payload import nbytes, pack
+from protea.core.message import nbytes
+from protea.core.payload import pack
 from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.server import Server

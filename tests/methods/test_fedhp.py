@@ -10,7 +10,8 @@ from torch import Tensor
 
 from protea import Client, Prototypes, Upload
 from protea.core.errors import PayloadError
-from protea.core.payload import nbytes, pack, unpack
+from protea.core.message import nbytes
+from protea.core.payload import pack, unpack
 from protea.core.rng import Streams
 from protea.core.server import Server
 from protea.core.training import Training

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from protea import Client, Server, SplitModel, Upload, Weights
 from protea.core.errors import PayloadError
 from protea.core.lowrank import LowRank
-from protea.core.payload import nbytes, pack
+from protea.core.message import nbytes
+from protea.core.payload import pack
 from protea.core.rng import Streams
 from protea.core.training import Training
 from protea.methods.fedkd import FedKD

@@ -13,7 +13,8 @@ from torch import Tensor
 from protea import Client, Prototypes, Server, Upload
 from protea.core.common_map import common_map
 from protea.core.discriminant import Moments, discriminant
-from protea.core.payload import nbytes, pack
+from protea.core.message import nbytes
+from protea.core.payload import pack
 from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.data.dataset import Dataset

@@ -12,7 +12,8 @@ from toy import ready, same, started
 from protea import Client, Server, Upload
 from protea.config.experiment import experiment_from_table
 from protea.core.errors import ConfigError, PayloadError
-from protea.core.payload import nbytes, pack, unpack
+from protea.core.message import nbytes
+from protea.core.payload import pack, unpack
 from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.training import Training

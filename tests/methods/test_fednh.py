@@ -16,7 +16,8 @@ from protea import Client, Experiment, Prototypes, SplitModel, Upload, Weights
 from protea.clients.worker import Worker
 from protea.config.families import Models
 from protea.core.errors import ConfigError, PayloadError
-from protea.core.payload import nbytes, pack
+from protea.core.message import nbytes
+from protea.core.payload import pack
 from protea.core.rng import Streams
 from protea.core.server import Server
 from protea.methods.fednh import BodyAndPrototypes, FedNH, load_parts, trained, unit

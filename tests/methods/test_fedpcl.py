@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from protea import Client, Prototypes, Upload, losses
 from protea.clients.worker import Worker
 from protea.core.errors import ClientError, PayloadError
-from protea.core.payload import nbytes, pack, unpack
+from protea.core.message import nbytes
+from protea.core.payload import pack, unpack
 from protea.core.rng import Streams
 from protea.core.server import Server
 from protea.core.training import Training

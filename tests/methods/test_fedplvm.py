@@ -11,7 +11,8 @@ import toy
 from protea import Prototypes, Upload
 from protea.core.clusters import Clusters
 from protea.core.errors import PayloadError
-from protea.core.payload import nbytes, pack
+from protea.core.message import nbytes
+from protea.core.payload import pack
 from protea.core.rng import Streams
 from protea.core.server import Server
 from protea.core.weights import Weights

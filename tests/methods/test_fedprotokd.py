@@ -17,7 +17,8 @@ from toy import same, started
 from protea import Prototypes, Server, SplitModel, Upload, losses
 from protea.core.devices import torch_threads
 from protea.core.errors import PayloadError, ProteaError
-from protea.core.payload import nbytes, pack
+from protea.core.message import nbytes
+from protea.core.payload import pack
 from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.trainable_prototypes import contrast

@@ -15,7 +15,8 @@ import torch
 
 from protea.clients.durable import newest_state
 from protea.core.errors import PayloadError, PolicyError
-from protea.core.payload import Named, unpack
+from protea.core.message import Named
+from protea.core.payload import unpack
 from protea.engines.messages import reply_from_bytes
 from protea.evaluation.client_side import Examination
 from protea.evaluation.server_side import Judged

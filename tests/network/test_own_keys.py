@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from protea.cli.app import app
 from protea.core.errors import ConfigError, PayloadError
-from protea.core.payload import to_bytes
+from protea.core.message import to_bytes
 from protea.network.coordinator.certificates import Certificates
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.coordinator.ledger import LedgerEntry, add_entry, read_entries, spans

@@ -19,7 +19,8 @@ from protea.cli.site_files import new_policy
 from protea.config import registry
 from protea.core.clusters import Clusters
 from protea.core.errors import ConfigError, PayloadError, PolicyError
-from protea.core.payload import Named, unpack
+from protea.core.message import Named
+from protea.core.payload import unpack
 from protea.core.prototypes import Prototypes
 from protea.core.rng import Streams
 from protea.engines.messages import reply_from_bytes

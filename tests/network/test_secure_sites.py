@@ -26,7 +26,7 @@ from protea.clients.durable import newest_state
 from protea.clients.plan import WorkerPlan
 from protea.clients.worker import Worker
 from protea.core.errors import ConfigError, PolicyError
-from protea.core.payload import Named, nbytes
+from protea.core.message import Named, nbytes
 from protea.core.prototypes import Prototypes
 from protea.engines.flower.codec import unwrap
 from protea.engines.inline import Inline

@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 
 from protea.clients.worker import Worker
 from protea.core.errors import ClientError, ConfigError, DataError
-from protea.core.payload import nbytes, pack
+from protea.core.message import nbytes
+from protea.core.payload import pack
 from protea.engines.messages import reply_from_bytes
 from protea.federation.jobs import Job
 from protea.network.coordinator.directory import CoordinatorDirectory

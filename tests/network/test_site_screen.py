@@ -15,7 +15,7 @@ import places
 from test_own_keys import short
 
 from protea.core.errors import PolicyError
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.engines.messages import reply_from_bytes
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site

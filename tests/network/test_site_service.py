@@ -17,7 +17,7 @@ import torch
 
 from protea.clients import durable
 from protea.core.errors import ClientError, PayloadError
-from protea.core.payload import Named, from_bytes, to_bytes
+from protea.core.message import Named, from_bytes, to_bytes
 from protea.core.prototypes import Prototypes
 from protea.engines.messages import joined, parted, reply_from_bytes, reply_to_bytes
 from protea.evaluation.scores import ClientScores

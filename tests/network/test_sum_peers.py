@@ -12,7 +12,7 @@ import torch
 
 from protea.clients.worker import Worker
 from protea.core.errors import ConfigError
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.federation.jobs import Job, Reply
 from protea.filters.secure.client_side import MEMORY
 from protea.filters.secure.server_side import Attempt, TooFewSitesError, expect_keys

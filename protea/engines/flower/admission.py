@@ -13,7 +13,7 @@ from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMEST
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
-from protea.core.payload import HEADER
+from protea.core.message import HEADER
 from protea.engines.flower.codec import PART, parts_of
 
 FLEET = "/v1/fleet/"

@@ -21,7 +21,7 @@ from protea.clients.durable import DurableWorker, save_newest
 from protea.clients.plan import WorkerPlan
 from protea.config.sections import Engine
 from protea.core.errors import PayloadError
-from protea.core.payload import to_bytes
+from protea.core.message import to_bytes
 from protea.core.scratch import ScratchFolder
 from protea.engines.base import EngineBase
 from protea.engines.flower.grid import Network, NodeInfo

@@ -20,7 +20,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from protea.core.errors import PayloadError, ProteaError
-from protea.core.payload import HEADER, from_bytes, shortened, to_bytes
+from protea.core.message import HEADER, from_bytes, shortened, to_bytes
 from protea.engines.base import EngineBase
 from protea.engines.flower.codec import BROKEN, unwrap, wrap
 from protea.engines.flower.node_queue import NodeQueue, SentJobs

@@ -14,7 +14,7 @@ import torch
 
 from protea.core.errors import PayloadError, ProteaError
 from protea.core.memory import Memory
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.filters.secure.fixed_point import FixedPoint, Words, shapes_of
 from protea.filters.secure.masks import TAG, mask, pair_mask_key, public_key, seal, unseal
 from protea.filters.secure.shares import SHARE, split

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protea.core.errors import ClientError
-from protea.core.payload import Named
+from protea.core.message import Named
 
 Words = NDArray[Any]  # one row of unsigned whole numbers, of 32 or 64 bits
 TensorShapes = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of tensors, by name

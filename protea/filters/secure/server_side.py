@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from protea.core.errors import ClientError, PayloadError
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.filters.secure.client_side import add_pair_mask, proof_of
 from protea.filters.secure.fixed_point import FixedPoint, TensorShapes, Words, shapes_of
 from protea.filters.secure.masks import TAG, agreed_key, mask, pair_mask_key, public_key

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from protea.core.errors import PayloadError
-from protea.core.payload import Named, Payload
+from protea.core.message import Named
+from protea.core.payload import Payload
 
 KEY = 32  # bytes of a key, private or public
 KEYS = 2  # that a client has: the first for messages to other clients, the second for masks

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from protea.core.errors import ClientError, PayloadError
+from protea.core.message import Named
 from protea.core.method import SummedBy
-from protea.core.payload import Named, places_of
+from protea.core.payload import places_of
 from protea.core.prototypes import Prototypes
 
 SAMPLES, LOSS, PRESENT = "~samples", "~loss", "present"

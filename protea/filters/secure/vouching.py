@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from protea.core.errors import PayloadError
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.filters.secure.state import Participants, expect_rows, to_bytes
 
 VOUCHED = "vouched"  # the name of what is signed, in messages

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from protea.core.files import naming_file
-from protea.core.payload import parse_json
+from protea.core.message import parse_json
 from protea.network.site.join import audit_lines
 
 DTYPES = {

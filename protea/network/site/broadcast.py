@@ -13,8 +13,9 @@ from safetensors.torch import save
 
 from protea.core.errors import CheckpointError, PayloadError
 from protea.core.files import write_bytes
+from protea.core.message import parse_tensors
 from protea.core.method import Method
-from protea.core.payload import parse_tensors, unpack
+from protea.core.payload import unpack
 from protea.federation.jobs import Job
 
 NAME = "broadcast.safetensors"

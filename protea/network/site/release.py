@@ -13,7 +13,8 @@ from protea.clients.release import Release
 from protea.config.units import format_bytes, in_bytes
 from protea.core.clusters import Clusters
 from protea.core.errors import PolicyError
-from protea.core.payload import Named, Payload, nbytes, places_of
+from protea.core.message import Named, nbytes
+from protea.core.payload import Payload, places_of
 from protea.core.prototypes import Prototypes
 from protea.evaluation.client_side import Examination, FeatureSpace
 from protea.evaluation.counts import Counts, Totals

@@ -21,7 +21,7 @@ from typing import Any
 from protea.clients.durable import DurableWorker
 from protea.core.errors import ClientError, ConfigError, PayloadError, PolicyError
 from protea.core.files import write_text
-from protea.core.payload import from_bytes, shortened, to_bytes
+from protea.core.message import from_bytes, shortened, to_bytes
 from protea.core.rng import Streams
 from protea.engines.messages import job_from_bytes, joined, parted, readable, reply_from_bytes, reply_to_bytes
 from protea.evaluation.rules import all_names

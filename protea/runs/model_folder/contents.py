@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 from protea.config.words import RULES
 from protea.core.errors import ConfigError
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.core.prototypes import Prototypes
 from protea.core.split_model import PairedView, SplitModel
 from protea.evaluation.counts import probabilities

@@ -22,7 +22,7 @@ from torch import Tensor
 from protea.core.client import EVALUATION_BATCH
 from protea.core.errors import CheckpointError, ConfigError, DataError, PluginError, ProteaError
 from protea.core.files import FileSum, read_sealed, sync_folder, write_bytes, write_json, write_sealed, write_text
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.core.shell import quoted
 from protea.data.new_samples import NewSamples
 from protea.runs.model_folder.card import load_script, model_card

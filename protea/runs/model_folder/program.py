@@ -27,7 +27,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from protea.core.errors import ConfigError, ProteaError
-from protea.core.payload import Named
+from protea.core.message import Named
 
 MORE = frozenset({"linalg_vector_norm", "lstm"})  # operations that are allowed besides those of core ATen
 PYTHON: dict[str, Callable[..., Any]] = {

@@ -9,7 +9,8 @@ from typing import Any
 from protea.core.clusters import Clusters
 from protea.core.devices import torch_threads
 from protea.core.errors import PayloadError
-from protea.core.payload import Named, nbytes, places_of
+from protea.core.message import Named, nbytes
+from protea.core.payload import places_of
 from protea.core.prototypes import Prototypes
 from protea.studies.audit.inversion import Reconstruction, inversion, why_not_invert
 from protea.studies.audit.labels import class_sizes, distribution, presence

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from protea.clients.plan import WorkerPlan
 from protea.clients.worker import Worker
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.engines.inline import Inline
 from protea.federation.jobs import Job, Reply, Watch, ignore
 

@@ -17,7 +17,7 @@ from protea.clients.builder import Builder
 from protea.clients.worker import Worker
 from protea.core.client import Client
 from protea.core.errors import ClientError
-from protea.core.payload import Named
+from protea.core.message import Named
 from protea.core.rng import Streams
 from protea.federation.jobs import Job
 from protea.studies.audit.separation import FEWEST

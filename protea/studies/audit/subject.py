@@ -14,8 +14,9 @@ from protea.clients.plan import WorkerPlan
 from protea.core.client import Client
 from protea.core.clusters import Clusters
 from protea.core.errors import PayloadError
+from protea.core.message import Named
 from protea.core.method import Method
-from protea.core.payload import Named, places_of
+from protea.core.payload import places_of
 from protea.core.prototypes import Prototypes
 from protea.core.rng import Streams
 from protea.core.samples import Samples

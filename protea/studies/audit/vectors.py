@@ -12,8 +12,8 @@ from torch import Tensor
 
 from protea.core.client import Client
 from protea.core.common_map import common_map
+from protea.core.message import Named
 from protea.core.method import Method
-from protea.core.payload import Named
 from protea.core.prototypes import Prototypes
 from protea.methods.fedloo import FedLOO
 from protea.studies.audit.recorder import Departure
