@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protea.core.message import Named
-from protea.evaluation.client_side import Examination
+from protea.evaluation.examination import Examination
 from protea.federation.jobs import Reply
 from protea.filters.base import Passage
 

@@ -9,6 +9,8 @@ protocol (which round's numbers are reported).  All are computed, stored and nam
     blend.py        the rule that weighs the others by what they tell of held-out samples
     metrics.py      metrics of the user's own
     client_side.py  one pass over a client's data, for every rule at once
+    examination.py  what that found, as it travels
+    pull.py         how hard a method pulls features, beside cross entropy
     server_side.py  from the clients' counts to a round's scores
     scores.py       a round's scores as plain numbers, without torch
     protocols.py    from the rounds' scores to the number that is reported

@@ -13,8 +13,8 @@ from protea.core.errors import PayloadError
 from protea.core.message import Named
 from protea.core.payload import unpack
 from protea.core.prototypes import Prototypes
-from protea.evaluation.client_side import Examination
 from protea.evaluation.counts import Counts, score_of
+from protea.evaluation.examination import Examination
 from protea.evaluation.metrics import Metric
 from protea.evaluation.rules import Rule, all_names
 from protea.evaluation.scores import (

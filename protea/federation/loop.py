@@ -16,7 +16,8 @@ from protea.core.payload import pack, unpack
 from protea.core.process_memory import peak_memory
 from protea.core.samples import Samples
 from protea.core.server import Server
-from protea.evaluation.client_side import Snapshot, serve
+from protea.evaluation.client_side import serve
+from protea.evaluation.examination import Snapshot
 from protea.evaluation.scores import ClientScores, finite
 from protea.evaluation.server_side import Judged, Together
 from protea.federation.faults import Absence, draw_absences

@@ -21,8 +21,9 @@ from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
-from protea.evaluation.client_side import Examination, FeatureSpace, around
+from protea.evaluation.client_side import around
 from protea.evaluation.counts import Counts, answered_right, mistaken, packed_bits, probabilities, unpacked_bits
+from protea.evaluation.examination import Examination, FeatureSpace
 from protea.evaluation.protocols import headline, report
 from protea.evaluation.scores import Score, Shared
 from protea.evaluation.server_side import Judged, Together

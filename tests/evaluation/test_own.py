@@ -19,7 +19,8 @@ from protea.core.message import to_bytes
 from protea.core.payload import pack
 from protea.core.prototypes import Prototypes
 from protea.core.samples import Samples
-from protea.evaluation.client_side import Examination, examine, shared_answers
+from protea.evaluation.client_side import examine, shared_answers
+from protea.evaluation.examination import Examination
 from protea.evaluation.metrics import Metric
 from protea.evaluation.rules import NAMES, Rule
 from protea.evaluation.scores import MetricScore

@@ -15,7 +15,8 @@ from protea.core.errors import PayloadError
 from protea.core.payload import pack
 from protea.core.wrapping import Wrapper
 from protea.engines.inline import Inline
-from protea.evaluation.client_side import Examination, examine
+from protea.evaluation.client_side import examine
+from protea.evaluation.examination import Examination
 from protea.evaluation.pull import pull_strength
 from protea.evaluation.server_side import Judged
 from protea.federation.alone import Alone

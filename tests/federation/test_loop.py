@@ -15,8 +15,8 @@ from protea.core.samples import Samples
 from protea.core.weights import Weights
 from protea.engines.inline import Inline
 from protea.engines.scripted import Scripted
-from protea.evaluation.client_side import Examination
 from protea.evaluation.counts import Counts
+from protea.evaluation.examination import Examination
 from protea.federation.faults import draw_absences
 from protea.federation.jobs import Job, Reply, Watch, ignore
 from protea.federation.loop import Federation

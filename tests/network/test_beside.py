@@ -18,7 +18,7 @@ from protea.core.errors import PayloadError, PolicyError
 from protea.core.message import Named
 from protea.core.payload import unpack
 from protea.engines.messages import reply_from_bytes
-from protea.evaluation.client_side import Examination
+from protea.evaluation.examination import Examination
 from protea.evaluation.server_side import Judged
 from protea.federation.jobs import JobKind, Reply
 from protea.network.coordinator.directory import CoordinatorDirectory

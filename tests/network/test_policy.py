@@ -24,8 +24,8 @@ from protea.core.payload import unpack
 from protea.core.prototypes import Prototypes
 from protea.core.rng import Streams
 from protea.engines.messages import reply_from_bytes
-from protea.evaluation.client_side import Examination, FeatureSpace
 from protea.evaluation.counts import Counts
+from protea.evaluation.examination import Examination, FeatureSpace
 from protea.evaluation.server_side import Judged
 from protea.federation.jobs import Job, JobKind, Reply
 from protea.federation.privacy import REASONS, Privacy

@@ -23,7 +23,7 @@ from protea.core.payload import pack
 from protea.core.prototypes import Prototypes
 from protea.data import Dataset
 from protea.engines.messages import reply_from_bytes
-from protea.evaluation.client_side import Examination
+from protea.evaluation.examination import Examination
 from protea.evaluation.rules import all_names
 from protea.network.coordinator.directory import CoordinatorDirectory
 from protea.network.site.directory import Site

@@ -16,8 +16,8 @@ from protea.core.errors import PolicyError
 from protea.core.message import Named, nbytes
 from protea.core.payload import Payload, places_of
 from protea.core.prototypes import Prototypes
-from protea.evaluation.client_side import Examination, FeatureSpace
 from protea.evaluation.counts import Counts, Totals
+from protea.evaluation.examination import Examination, FeatureSpace
 from protea.federation.jobs import SUM_STEPS, Job, Reply
 from protea.federation.privacy import SAID
 from protea.filters.base import Passage

@@ -16,7 +16,7 @@ from protea.core.payload import pack, unpack
 from protea.core.samples import Samples
 from protea.data import Texts
 from protea.data.views import view_samples
-from protea.evaluation.client_side import Examination
+from protea.evaluation.examination import Examination
 from protea.federation.jobs import Job
 from protea.runs import checkpoint
 from protea.runs.directory import RunDirectory

@@ -15,7 +15,7 @@ from protea.core.payload import pack, unpack
 from protea.core.server import Server
 from protea.data import Dataset, Share, Texts
 from protea.data.views import view_samples
-from protea.evaluation.client_side import Examination
+from protea.evaluation.examination import Examination
 from protea.federation.jobs import Job, JobKind, Reply
 from protea.studies.audit.recorder import Recorder
 from protea.studies.audit.shadows import Told

@@ -21,8 +21,8 @@ from protea.core.prototypes import Prototypes
 from protea.core.rng import Streams
 from protea.core.samples import Samples
 from protea.core.wrapping import Wrapper
-from protea.evaluation.client_side import Examination
 from protea.evaluation.counts import Counts
+from protea.evaluation.examination import Examination
 from protea.evaluation.rules import all_names
 from protea.filters.base import Filter, Passage, arrive_all
 from protea.filters.secure_sum import secure_sum_of
