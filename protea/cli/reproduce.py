@@ -20,7 +20,8 @@ from protea.core.errors import ConfigError
 from protea.studies import papers
 from protea.studies.papers import Measure
 from protea.studies.papers.plan import Plan, Planned, Scale, plan
-from protea.studies.reproduce import MEASURES, PARTS, RunScreen, TableResults, costs, lacking, run_all, write
+from protea.studies.reproduce import MEASURES, RunScreen, TableResults, costs, run_all
+from protea.studies.reproduced_page import PARTS, lacking, write
 
 
 def reproduce(
