@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import places
 import pytest
 import torch
+
+pytest.importorskip("flwr", reason="lacking: extra flower")
+
+import places
 
 from protea.clients.worker import Worker
 from protea.core.errors import ConfigError
