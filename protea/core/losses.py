@@ -14,8 +14,8 @@ Teaching = Literal["apart", "joint"]
 Distance = Literal["mse", "squared", "euclidean"]
 
 
-def pull(z: Tensor, y: Tensor, prototypes: Prototypes, metric: Distance = "mse") -> Tensor:
-    """Return the distance of features ``z`` (n, dim) to the prototype of their class, mean over the batch.
+def pull(z: Tensor, y: Tensor, prototypes: Prototypes, metric: Distance = "mse", scale: float = 1.0) -> Tensor:
+    """Return the mean distance of features ``z`` (n, dim) to ``scale`` times the prototype of their class.
 
     ``mse`` also divides by the dimension, ``squared`` does not, ``euclidean`` takes the root:
     one weight means three different things.  A sample whose class has no prototype adds
@@ -26,7 +26,7 @@ def pull(z: Tensor, y: Tensor, prototypes: Prototypes, metric: Distance = "mse")
     >>> [pull(z, y, origin, metric).item() for metric in ("mse", "squared", "euclidean")]
     [12.5, 25.0, 5.0]
     """
-    away = (z - prototypes.vectors[y]) * prototypes.present[y].unsqueeze(1)
+    away = (z - scale * prototypes.vectors[y]) * prototypes.present[y].unsqueeze(1)
     if metric == "euclidean":
         lengths: Tensor = torch.linalg.vector_norm(away, dim=1)  # its gradient at length 0 is 0
         return lengths.mean()

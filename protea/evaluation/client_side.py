@@ -19,13 +19,7 @@ from protea.core.prototypes import Prototypes
 from protea.core.samples import Samples
 from protea.core.server import Server
 from protea.evaluation.blend import EVIDENCE, Blend
-from protea.evaluation.counts import (
-    Counts,
-    answered_right,
-    mistaken,
-    packed_bits,
-    probabilities,
-)
+from protea.evaluation.counts import Counts, answered_right, mistaken, packed_bits, probabilities
 from protea.evaluation.examination import SHOWN, Examination, FeatureSpace, Snapshot
 from protea.evaluation.metrics import Metric, measured
 from protea.evaluation.pull import pull_strength

@@ -80,8 +80,7 @@ class FedProto(Method[Prototypes, Prototypes]):
         return local
 
     def pulling(self, z: Tensor, y: Tensor, down: Prototypes) -> Tensor:
-        target = Prototypes(self.scale * down.vectors, down.counts)
-        return self.pull * losses.pull(z, y, target, self.distance)
+        return self.pull * losses.pull(z, y, down, self.distance, self.scale)
 
     def local_prototypes(self, client: Client) -> Prototypes:
         """Return the client's prototypes by its current model, Eq. 3."""

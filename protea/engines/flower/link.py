@@ -20,10 +20,7 @@ from flwr.proto.control_pb2 import (
     UnregisterNodeRequest,
 )
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullTaskInputRequest,
-)
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.fab import Fab
